@@ -92,7 +92,9 @@ def plots(device: Device, shape: Shape) -> list[Plot]:
     found = [Plot("ladder", ladder, _draw_ladder), Plot("seq_len", seq_len, _draw_seq_len)]
     if device.by_data is not None and device.by_data.has(device.dtype, shape.seq_len):
         cells = [Cell(data, device.dtype, shape.seq_len) for data in device.by_data.definitions]
-        shown = f"batch {shape.batch}, seq_len {shape.seq_len}, {device.dtype}, {device.name}, sustained"
+        run = device.by_data.run
+        shown = f"batch {shape.batch}, seq_len {shape.seq_len}, {device.dtype}, {device.name}; each ran alone, timed"
+        shown += f" for {run['timed_seconds']:g} s after {run['warm_up_seconds']:g} s to warm up"
         by_data = {
             "title": f"TFLOP/s by data: {shown}",
             "data": list(device.by_data.definitions),

@@ -565,7 +565,7 @@ def test_the_table_by_data(tree: Path) -> None:
     runs = results_of(tree, "runs")
     assert "| warm-up | 1 s | 0.3 s | 0.25 s |" in [re.sub(r"\| 1 s \| 1 s", "| 1 s | 0.3 s", row) for row in runs]
     drawn = figure.read_text()
-    assert "TFLOP/s by data: batch 16, seq_len 4096, fp16, NVIDIA H200, sustained" in drawn
+    assert "TFLOP/s by data: batch 16, seq_len 4096, fp16, NVIDIA H200; each ran alone, timed for 0.2 s after" in drawn
 
     edit(tree / "profiles" / "h200" / "peers_by_data.json", lambda d: d["versions"][0]["results"].pop())
     assert outdated(tree) == ["docs/results.md", "docs/figures/by_data.svg"]
@@ -597,7 +597,7 @@ def test_what_the_readme_claims_is_what_was_measured() -> None:
         assert of_peers[name].keys() == versions[kernel].keys() == set(device.shapes())
         for shape, tflops in of_peers[name].items():
             assert versions[kernel][shape] > tflops, f"version {kernel} is not faster than {name} at {shape}"
-    assert device.by_data is not None and {"FlashAttention-3", "cuDNN"} == device.by_data.peers.keys()
+    assert device.by_data is not None and {"FlashAttention-3", "cuDNN"} <= device.by_data.peers.keys()
     factors = {
         seq_len: [
             device.by_data.of_fastest_peer("29 power_of_two", Cell(data, "fp16", seq_len))

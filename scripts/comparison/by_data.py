@@ -88,20 +88,23 @@ def measure(machine: Machine, session: Session, arguments: argparse.Namespace, d
 
 
 def run(arguments: argparse.Namespace, session: Session, machine: Machine, folder: Path) -> None:
-    """Writes the file if no argument leaves anything out, or if --out is given."""
+    """Writes the file if the table is whole and has FlashAttention-2, as in peers.json, or if --out is given."""
     dtypes = [arguments.dtype] if arguments.dtype else DTYPES
     whole = (
         arguments.data == list(DEFINITIONS)
         and arguments.shapes == BY_DATA_SHAPES
         and dtypes is DTYPES
-        and any(one.kernel is None for one in session.implementations)
+        and "fa2" not in arguments.without
     )
     path = arguments.out or (folder / FILE if whole else None)
+    if path is None:
+        show(
+            "this run writes nothing: these are not all data, standard lengths and types with FlashAttention-2;"
+            " --out FILE keeps them"
+        )
     measure(machine, session, arguments, dtypes)
     if SUSTAINED not in session.dates:
         raise UnavailableError("nothing could be measured, so nothing was written; see above")
-    if path is None:
-        show("wrote nothing: these are not all data, standard lengths, types and peers; --out FILE keeps them")
-    else:
+    if path is not None:
         write(path, formatted(document(session, arguments.data)) + "\n")
         show(f"wrote {path}")
