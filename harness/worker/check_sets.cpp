@@ -33,21 +33,29 @@ std::int64_t ctas_at_a_time(const Configuration& configuration, const DeviceInfo
   return std::int64_t{device.sm_count} * std::max(per_sm, 1);
 }
 
-}  // namespace
+using Sets = std::vector<CheckSet>;
 
-std::string full_name(const CheckSet& set) {
-  return set.sms == 0 ? set.name : fmt::format("{} on {} SMs", set.name, set.sms);
+// The problem of which the others are variants: two query tiles, and an odd number of K/V tiles.
+AttentionProblem small_problem(const Configuration& configuration) {
+  return {.batch = 2,
+          .heads = 3,
+          .seq_len = 2 * configuration.block_q,
+          .seq_len_kv = odd_tiles(configuration.block_kv) * configuration.block_kv,
+          .head_dim = configuration.head_dim,
+          .dtype = configuration.dtype};
 }
 
-std::vector<CheckSet> check_sets(const Version& version, const Configuration& configuration,
-                                 const AttentionProblem& problem, const DeviceInfo& device) {
-  const AttentionProblem small{.batch = 2,
-                               .heads = 3,
-                               .seq_len = 2 * configuration.block_q,
-                               .seq_len_kv = odd_tiles(configuration.block_kv) * configuration.block_kv,
-                               .head_dim = configuration.head_dim,
-                               .dtype = configuration.dtype};
-  std::vector<CheckSet> sets;
+// As many queries as keys: whole tiles of both kinds, and at least two of each.
+AttentionProblem square_problem(const Configuration& configuration) {
+  AttentionProblem square = small_problem(configuration);
+  const std::int64_t whole = std::lcm(configuration.block_q, configuration.block_kv);
+  const bool single_tile = whole == configuration.block_q || whole == configuration.block_kv;
+  square.seq_len = square.seq_len_kv = single_tile ? 2 * whole : whole;
+  return square;
+}
+
+void add_distributions(Sets& sets, const Configuration& configuration) {
+  const AttentionProblem small = small_problem(configuration);
   for (const auto& [distribution, sms] : {std::pair{Distribution::normal, 0},
                                           {Distribution::offset_mean, 2},
                                           {Distribution::large_logit, 5},
@@ -65,7 +73,10 @@ std::vector<CheckSet> check_sets(const Version& version, const Configuration& co
   sets.push_back({.name = to_string(Distribution::adversarial) + " inputs",
                   .problem = designed,
                   .distribution = Distribution::adversarial});
+}
 
+void add_numbers_of_tiles(Sets& sets, const Configuration& configuration) {
+  const AttentionProblem small = small_problem(configuration);
   AttentionProblem one_tile = small;
   one_tile.seq_len_kv = configuration.block_kv;
   sets.push_back({.name = "one K/V tile", .problem = one_tile, .distribution = Distribution::offset_mean, .sms = 2});
@@ -78,15 +89,16 @@ std::vector<CheckSet> check_sets(const Version& version, const Configuration& co
   AttentionProblem many_tiles = single;  // each buffer is filled four times
   many_tiles.seq_len_kv = small.seq_len_kv + (4 * configuration.stages - 1) / 2 * 2 * configuration.block_kv;
   sets.push_back({.name = "many K/V tiles", .problem = many_tiles, .distribution = Distribution::offset_mean});
+}
 
-  AttentionProblem square = small;  // packed Q, K and V have the same length
-  // Whole tiles of both kinds, and at least two of each.
-  const std::int64_t whole = std::lcm(configuration.block_q, configuration.block_kv);
-  const bool single_tile = whole == configuration.block_q || whole == configuration.block_kv;
-  square.seq_len = square.seq_len_kv = single_tile ? 2 * whole : whole;
-  sets.push_back({.name = "packed Q, K, V", .problem = square, .packing = Packing::packed_qkv, .sms = 3});
+void add_layouts(Sets& sets, const Configuration& configuration) {
+  sets.push_back({.name = "packed Q, K, V",
+                  .problem = square_problem(configuration),  // they have the same length
+                  .packing = Packing::packed_qkv,
+                  .sms = 3});
 
-  AttentionProblem apart = small;  // as many query tiles as heads, and as many K/V tiles as batch entries
+  AttentionProblem apart =
+      small_problem(configuration);  // as many query tiles as heads, and K/V tiles as batch entries
   apart.seq_len = 3 * configuration.block_q;
   apart.seq_len_kv = 2 * configuration.block_kv;
   sets.push_back({.name = "tensors with gaps",
@@ -94,16 +106,22 @@ std::vector<CheckSet> check_sets(const Version& version, const Configuration& co
                   .distribution = Distribution::offset_mean,
                   .packing = Packing::with_gaps,
                   .sms = 5});
+}
 
-  if (!device.is_virtual && device.sm_count > 0) {
-    AttentionProblem many_ctas = small;
-    const std::int64_t in_a_batch_entry = many_ctas.heads * 2;
-    many_ctas.batch = ctas_at_a_time(configuration, device) * 12 / 5 / in_a_batch_entry + 1;
-    sets.push_back({.name = "more query tiles than the GPU runs at a time",
-                    .problem = many_ctas,
-                    .row_tile = std::gcd<std::int64_t>(configuration.block_q, 64)});
-  }
+void add_many_ctas(Sets& sets, const Configuration& configuration, const DeviceInfo& device) {
+  if (device.is_virtual || device.sm_count == 0) return;
+  AttentionProblem many_ctas = small_problem(configuration);
+  const std::int64_t in_a_batch_entry = many_ctas.heads * 2;
+  many_ctas.batch = ctas_at_a_time(configuration, device) * 12 / 5 / in_a_batch_entry + 1;
+  sets.push_back({.name = "more query tiles than the GPU runs at a time",
+                  .problem = many_ctas,
+                  .row_tile = std::gcd<std::int64_t>(configuration.block_q, 64)});
+}
 
+// Parts of tiles, and the causal mask, which both depend on where the sequences end.
+void add_ends_of_sequences(Sets& sets, const Solves& solves, const Configuration& configuration) {
+  const AttentionProblem small = small_problem(configuration), square = square_problem(configuration);
+  const std::int64_t block_q = configuration.block_q, block_kv = configuration.block_kv;
   const auto add = [&](const char* name, std::int64_t seq_len, std::int64_t seq_len_kv, bool causal) {
     AttentionProblem other = small;
     other.seq_len = seq_len;
@@ -111,61 +129,80 @@ std::vector<CheckSet> check_sets(const Version& version, const Configuration& co
     other.causal = causal;
     sets.push_back({.name = name, .problem = other, .distribution = Distribution::offset_mean, .sms = 2});
   };
-  const std::int64_t block_q = configuration.block_q, block_kv = configuration.block_kv;
-  if (version.solves.any_length) {
+  if (solves.any_length) {
     add("one row and one key too few", 2 * block_q - 1, small.seq_len_kv - 1, false);
     add("one row and one key too many", block_q + 1, small.seq_len_kv + 1, false);
     add("a single row and a single key", 1, 1, false);
   }
-  if (version.solves.causal) {
+  if (solves.causal) {
     // The lengths are those of `square`, or longer by whole tiles: the diagonal tile, to its right and to its left.
     add("causal, as many keys as queries", square.seq_len, square.seq_len, true);
     add("causal, more keys than queries", square.seq_len, square.seq_len + block_kv, true);
     add("causal, rows that see no key", square.seq_len + block_q, square.seq_len, true);
   }
-  if (version.solves.causal && version.solves.any_length) {
+  if (solves.causal && solves.any_length) {
     add("causal, a key more than queries", 2 * block_q + 1, 2 * block_q + 2, true);
     add("causal, the first row sees no key", block_kv + 2, block_kv + 1, true);
   }
+}
 
-  const auto add_changed = [&](const std::string& name, const AttentionProblem& other) {
+// The other fields of a problem, alone and with the causal mask.
+void add_other_fields(Sets& sets, const Solves& solves, const Configuration& configuration) {
+  const std::int64_t block_q = configuration.block_q, block_kv = configuration.block_kv;
+  const auto add = [&](const std::string& name, const AttentionProblem& other) {
     sets.push_back(
         {.name = name, .problem = in_plainest_form(other), .distribution = Distribution::offset_mean, .sms = 3});
-    if (!version.solves.causal) return;
+    if (!solves.causal) return;
     sets.push_back(sets.back());
     sets.back().name += ", causal";
     sets.back().problem.causal = true;
   };
-  if (version.solves.kv_heads) {
-    AttentionProblem other = small;
+  if (solves.kv_heads) {
+    AttentionProblem other = small_problem(configuration);
     other.kv_heads = 1;
-    add_changed("one head of K and V", other);
+    add("one head of K and V", other);
     other.heads = 6;
     other.kv_heads = 2;
-    add_changed("three heads of Q for each of K and V", other);
+    add("three heads of Q for each of K and V", other);
   }
-  if (version.solves.window) {
-    AttentionProblem other = square;
+  if (solves.window) {
+    AttentionProblem other = square_problem(configuration);
     // Only the row's own key; windows that end inside a tile and at the end of one; whole tiles that are not seen.
     for (const std::int64_t window : {std::int64_t{0}, block_kv / 2, block_kv - 1, block_kv}) {
       other.window = window;
-      add_changed(fmt::format("a window of {}", window), other);
+      add(fmt::format("a window of {}", window), other);
     }
     other.seq_len_kv += block_kv;
-    add_changed("a window, and more keys than queries", other);
+    add("a window, and more keys than queries", other);
     other.seq_len += 3 * block_kv;
     other.seq_len = (other.seq_len + block_q - 1) / block_q * block_q;
-    add_changed("a window, and rows that see no key", other);
+    add("a window, and rows that see no key", other);
   }
-  if (version.solves.lengths) {
-    AttentionProblem other = square;
+  if (solves.lengths) {
+    AttentionProblem other = square_problem(configuration);
     other.batch = 4;
     other.lengths = other.lengths_kv = {other.seq_len, other.seq_len - 1, 1, 0};
-    add_changed("sequences of several lengths", other);
+    add("sequences of several lengths", other);
     other.lengths_kv = {1, other.seq_len_kv, other.seq_len_kv - block_kv + 1, other.seq_len_kv};
-    add_changed("sequences of several lengths, and other numbers of keys", other);
+    add("sequences of several lengths, and other numbers of keys", other);
   }
+}
 
+}  // namespace
+
+std::string full_name(const CheckSet& set) {
+  return set.sms == 0 ? set.name : fmt::format("{} on {} SMs", set.name, set.sms);
+}
+
+std::vector<CheckSet> check_sets(const Version& version, const Configuration& configuration,
+                                 const AttentionProblem& problem, const DeviceInfo& device) {
+  Sets sets;
+  add_distributions(sets, configuration);
+  add_numbers_of_tiles(sets, configuration);
+  add_layouts(sets, configuration);
+  add_many_ctas(sets, configuration, device);
+  add_ends_of_sequences(sets, version.solves, configuration);
+  add_other_fields(sets, version.solves, configuration);
   sets.push_back(
       {.name = "the requested problem", .problem = problem, .row_tile = row_tile(problem, configuration.block_q)});
   return sets;

@@ -1,6 +1,7 @@
 #include "worker/inputs.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <numbers>
@@ -184,6 +185,107 @@ void quantise(Inputs& inputs) {
   }
 }
 
+// Where Q, K and V are in memory, and the memory, which is zero.
+void lay_out(Inputs& inputs, Packing packing) {
+  const AttentionProblem& problem = inputs.problem;
+  const std::int64_t batch = problem.batch, heads = problem.heads, kv_heads = num_kv_heads(problem),
+                     seq_len = problem.seq_len, seq_len_kv = problem.seq_len_kv, head_dim = problem.head_dim;
+  if (packing == Packing::packed_qkv) {
+    if (seq_len != seq_len_kv) throw std::logic_error("packed Q, K and V need seq_len = seq_len_kv");
+    const TensorLayout packed = contiguous_layout(seq_len, heads + 2 * kv_heads, head_dim);
+    inputs.buffers.emplace_back(batch * packed.batch_stride);
+    inputs.Q = inputs.K = inputs.V = packed;
+    inputs.K.offset = heads * head_dim;
+    inputs.V.offset = (heads + kv_heads) * head_dim;
+    return;
+  }
+  inputs.Q = contiguous_layout(seq_len, heads, head_dim);
+  inputs.K = inputs.V = contiguous_layout(seq_len_kv, kv_heads, head_dim);
+  std::int64_t sizes[] = {batch * inputs.Q.batch_stride, batch * inputs.K.batch_stride, batch * inputs.V.batch_stride};
+  if (packing == Packing::with_gaps) {
+    // Rows begin at multiples of 16 elements, as TMA requires for 8-bit elements, too.
+    const std::int64_t Q_head = head_dim + 16, K_row = head_dim + 32, V_row = 5 * head_dim;
+    inputs.Q = {.batch_stride = seq_len * heads * Q_head, .row_stride = heads * Q_head, .head_stride = Q_head};
+    inputs.K = {.batch_stride = kv_heads * seq_len_kv * K_row, .row_stride = K_row, .head_stride = seq_len_kv * K_row};
+    inputs.V = {.batch_stride = seq_len_kv * V_row, .row_stride = V_row, .head_stride = batch * seq_len_kv * V_row};
+    sizes[0] = batch * inputs.Q.batch_stride;
+    sizes[1] = batch * inputs.K.batch_stride;
+    sizes[2] = kv_heads * inputs.V.head_stride;
+  }
+  for (const std::int64_t size : sizes) inputs.buffers.emplace_back(size);
+  inputs.K_buffer = 1;
+  inputs.V_buffer = 2;
+}
+
+// Gaps and padding are NaN, so that they show up in the output of a kernel that reads them.
+std::uint16_t padding_of(Dtype dtype) { return element_from_float(dtype, std::numeric_limits<float>::quiet_NaN()); }
+
+// One of Q, K and V.
+struct Part {
+  TensorName name;
+  const TensorLayout* layout;
+  HostBuffer* buffer;
+  std::int64_t rows, heads;
+  std::int64_t (*num_rows)(const AttentionProblem&, std::int64_t batch);  // the rest is padding
+};
+
+std::array<Part, 3> parts_of(Inputs& inputs) {
+  const AttentionProblem& problem = inputs.problem;
+  const std::int64_t rows = problem.seq_len, rows_kv = problem.seq_len_kv, kv_heads = num_kv_heads(problem);
+  return {{{TensorName::Q, &inputs.Q, &inputs.buffers[inputs.Q_buffer], rows, problem.heads, num_queries},
+           {TensorName::K, &inputs.K, &inputs.buffers[inputs.K_buffer], rows_kv, kv_heads, num_keys},
+           {TensorName::V, &inputs.V, &inputs.buffers[inputs.V_buffer], rows_kv, kv_heads, num_keys}}};
+}
+
+// Draws the rows of a distribution.
+class RowSource {
+ public:
+  RowSource(const AttentionProblem& problem, Distribution distribution, std::uint64_t seed)
+      : problem_(problem), distribution_(distribution), number_(static_cast<std::uint64_t>(distribution)), seed_(seed) {
+    const std::int64_t kv_heads = num_kv_heads(problem), heads = problem.batch * kv_heads;
+    for (std::int64_t i = 0; i < heads; ++i)
+      of_heads_.push_back(head_vectors(problem.head_dim, hash(seed, 3 + 4 * number_, i / kv_heads, i % kv_heads)));
+    if (distribution == Distribution::adversarial)
+      for (std::int64_t i = 0; i < heads; ++i)
+        designed_.push_back(adversarial_keys(i, num_keys(problem, i / kv_heads), problem.dtype, seed));
+  }
+
+  void fill(std::uint16_t* to, const Part& part, std::int64_t batch, std::int64_t head, std::int64_t row) const {
+    const std::int64_t kv_heads = num_kv_heads(problem_), head_of_K = head / (part.heads / kv_heads);
+    const std::int64_t index = batch * kv_heads + head_of_K;
+    if (distribution_ == Distribution::adversarial) return design(to, part.name, index, row);
+    const Elements like = elements(distribution_, part.name, head_of_K, row, part.rows);
+    std::vector<float> rotary;
+    std::span<const float> direction;
+    if (like.direction == Direction::normal) direction = of_heads_[index].normal;
+    if (like.direction == Direction::unit) direction = of_heads_[index].unit;
+    if (like.direction == Direction::rotary) {
+      const std::int64_t keys_more = num_keys(problem_, batch) - num_queries(problem_, batch);
+      rotary = rotary_vector(problem_.head_dim, part.name == TensorName::Q ? row + keys_more : row);
+      direction = rotary;
+    }
+    const std::uint64_t row_seed = hash(seed_, static_cast<std::uint64_t>(part.name) + 4 * number_, batch, head, row);
+    fill_row(to, problem_.head_dim, problem_.dtype, like, direction, row_seed);
+  }
+
+ private:
+  // A row of Distribution::adversarial.
+  void design(std::uint16_t* to, TensorName name, std::int64_t head, std::int64_t row) const {
+    const std::int64_t head_dim = problem_.head_dim;
+    std::vector<float> elements;
+    if (name == TensorName::Q) elements = adversarial_query(head_dim);
+    if (name == TensorName::K) elements = adversarial_key(designed_[head][row].log2_weight, head_dim, problem_.dtype);
+    if (name == TensorName::V) elements.assign(head_dim, designed_[head][row].value);
+    for (std::int64_t d = 0; d < head_dim; ++d) to[d] = element_from_float(problem_.dtype, elements[d]);
+  }
+
+  const AttentionProblem& problem_;
+  Distribution distribution_;
+  std::uint64_t number_, seed_;
+  std::vector<HeadVectors> of_heads_;               // [batch · kv_heads]
+  std::vector<std::vector<DesignedKey>> designed_;  // [batch · kv_heads][keys]; only for adversarial inputs
+};
+
 }  // namespace
 
 const std::uint16_t* Inputs::Q_row(std::int64_t batch, std::int64_t head, std::int64_t row) const {
@@ -225,106 +327,36 @@ std::uint64_t hash(std::uint64_t seed, std::uint64_t a, std::uint64_t b, std::ui
 
 Inputs make_inputs(const AttentionProblem& problem, Distribution distribution, Packing packing, std::uint64_t seed,
                    const Progress& progress, int threads) {
-  const std::int64_t batch = problem.batch, heads = problem.heads, kv_heads = num_kv_heads(problem),
-                     seq_len = problem.seq_len, seq_len_kv = problem.seq_len_kv, head_dim = problem.head_dim;
-  const Dtype dtype = problem.dtype;
   Inputs inputs;
   inputs.problem = problem;
-  if (packing == Packing::packed_qkv) {
-    if (seq_len != seq_len_kv) throw std::logic_error("packed Q, K and V need seq_len = seq_len_kv");
-    const TensorLayout packed = contiguous_layout(seq_len, heads + 2 * kv_heads, head_dim);
-    inputs.buffers.emplace_back(batch * packed.batch_stride);
-    inputs.Q = inputs.K = inputs.V = packed;
-    inputs.K.offset = heads * head_dim;
-    inputs.V.offset = (heads + kv_heads) * head_dim;
-  } else {
-    inputs.Q = contiguous_layout(seq_len, heads, head_dim);
-    inputs.K = inputs.V = contiguous_layout(seq_len_kv, kv_heads, head_dim);
-    std::int64_t sizes[] = {batch * inputs.Q.batch_stride, batch * inputs.K.batch_stride,
-                            batch * inputs.V.batch_stride};
-    if (packing == Packing::with_gaps) {
-      // Rows begin at multiples of 16 elements, as TMA requires for 8-bit elements, too.
-      const std::int64_t Q_head = head_dim + 16, K_row = head_dim + 32, V_row = 5 * head_dim;
-      inputs.Q = {.batch_stride = seq_len * heads * Q_head, .row_stride = heads * Q_head, .head_stride = Q_head};
-      inputs.K = {
-          .batch_stride = kv_heads * seq_len_kv * K_row, .row_stride = K_row, .head_stride = seq_len_kv * K_row};
-      inputs.V = {.batch_stride = seq_len_kv * V_row, .row_stride = V_row, .head_stride = batch * seq_len_kv * V_row};
-      sizes[0] = batch * inputs.Q.batch_stride;
-      sizes[1] = batch * inputs.K.batch_stride;
-      sizes[2] = kv_heads * inputs.V.head_stride;
-    }
-    for (const std::int64_t size : sizes) inputs.buffers.emplace_back(size);
-    inputs.K_buffer = 1;
-    inputs.V_buffer = 2;
-  }
-  // Gaps and padding are NaN, so that they show up in the output of a kernel that reads them.
-  const std::uint16_t padding = element_from_float(dtype, std::numeric_limits<float>::quiet_NaN());
+  lay_out(inputs, packing);
+  const std::uint16_t padding = padding_of(problem.dtype);
   if (packing == Packing::with_gaps)
     for (HostBuffer& buffer : inputs.buffers) std::fill_n(buffer.data(), buffer.size(), padding);
 
-  struct Part {
-    TensorName name;
-    const TensorLayout* layout;
-    HostBuffer* buffer;
-    std::int64_t rows, heads;
-    std::int64_t (*num_rows)(const AttentionProblem&, std::int64_t batch);  // the rest is padding
-  };
-  const Part parts[] = {{TensorName::Q, &inputs.Q, &inputs.buffers[inputs.Q_buffer], seq_len, heads, num_queries},
-                        {TensorName::K, &inputs.K, &inputs.buffers[inputs.K_buffer], seq_len_kv, kv_heads, num_keys},
-                        {TensorName::V, &inputs.V, &inputs.buffers[inputs.V_buffer], seq_len_kv, kv_heads, num_keys}};
+  const std::array<Part, 3> parts = parts_of(inputs);
+  const RowSource source(problem, distribution, seed);
   // A unit of work is a run of rows with all heads, because those are adjacent in memory.
   constexpr std::int64_t kRows = 64;
   const auto pieces = [](const Part& part) { return (part.rows + kRows - 1) / kRows; };
   const std::int64_t pieces_per_batch = pieces(parts[0]) + pieces(parts[1]) + pieces(parts[2]);
-  std::vector<HeadVectors> of_heads(batch * kv_heads);
-  for (std::int64_t i = 0; i < std::ssize(of_heads); ++i)
-    of_heads[i] = head_vectors(
-        head_dim, hash(seed, 3 + 4 * static_cast<std::uint64_t>(distribution), i / kv_heads, i % kv_heads));
-  std::vector<std::vector<DesignedKey>> designed(distribution == Distribution::adversarial ? batch * kv_heads : 0);
-  for (std::int64_t i = 0; i < std::ssize(designed); ++i)
-    designed[i] = adversarial_keys(i, num_keys(problem, i / kv_heads), dtype, seed);
-  const auto design_one = [&](std::uint16_t* to, TensorName name, std::int64_t head, std::int64_t row) {
-    std::vector<float> elements;
-    if (name == TensorName::Q) elements = adversarial_query(head_dim);
-    if (name == TensorName::K) elements = adversarial_key(designed[head][row].log2_weight, head_dim, dtype);
-    if (name == TensorName::V) elements.assign(head_dim, designed[head][row].value);
-    for (std::int64_t d = 0; d < head_dim; ++d) to[d] = element_from_float(dtype, elements[d]);
-  };
-  const auto fill_one = [&](std::uint16_t* to, const Part& part, std::int64_t b, std::int64_t head, std::int64_t row) {
-    const std::int64_t head_of_K = head / (part.heads / kv_heads);
-    if (distribution == Distribution::adversarial) return design_one(to, part.name, b * kv_heads + head_of_K, row);
-    const Elements like = elements(distribution, part.name, head_of_K, row, part.rows);
-    const HeadVectors& vectors = of_heads[b * kv_heads + head_of_K];
-    std::vector<float> rotary;
-    std::span<const float> direction;
-    if (like.direction == Direction::normal) direction = vectors.normal;
-    if (like.direction == Direction::unit) direction = vectors.unit;
-    if (like.direction == Direction::rotary) {
-      const std::int64_t keys_more = num_keys(problem, b) - num_queries(problem, b);
-      rotary = rotary_vector(head_dim, part.name == TensorName::Q ? row + keys_more : row);
-      direction = rotary;
-    }
-    const std::uint64_t row_seed =
-        hash(seed, static_cast<std::uint64_t>(part.name) + 4 * static_cast<std::uint64_t>(distribution), b, head, row);
-    fill_row(to, head_dim, dtype, like, direction, row_seed);
-  };
   const auto fill = [&](std::int64_t work) {
     const std::int64_t b = work / pieces_per_batch;
     std::int64_t piece = work % pieces_per_batch;
-    const Part* part = parts;
+    const Part* part = parts.data();
     for (; piece >= pieces(*part); ++part) piece -= pieces(*part);
     const std::int64_t end = std::min(part->rows, (piece + 1) * kRows);
     for (std::int64_t row = piece * kRows; row < end; ++row)
       for (std::int64_t head = 0; head < part->heads; ++head) {
         std::uint16_t* const to = part->buffer->data() + part->layout->row(b, head, row);
         if (row >= part->num_rows(problem, b))
-          std::fill_n(to, head_dim, padding);
+          std::fill_n(to, problem.head_dim, padding);
         else
-          fill_one(to, *part, b, head, row);
+          source.fill(to, *part, b, head, row);
       }
   };
-  parallel_for(batch * pieces_per_batch, fill, progress, threads);
-  if (dtype == Dtype::e4m3) quantise(inputs);
+  parallel_for(problem.batch * pieces_per_batch, fill, progress, threads);
+  if (problem.dtype == Dtype::e4m3) quantise(inputs);
   return inputs;
 }
 

@@ -198,40 +198,16 @@ std::vector<Misread> stale_tiles(std::int64_t num_keys, std::int64_t block_kv, s
   return all;
 }
 
-}  // namespace
-
-AttendedRows attend_with(const Mistake& mistake, const Tiling& tiling, const Inputs& inputs, std::int64_t batch,
-                         std::int64_t head, std::span<const std::int64_t> rows) {
-  const AttentionProblem& problem = inputs.problem;
-  const std::int64_t num_keys = flash_ladder::num_keys(problem, batch), head_dim = problem.head_dim;
-  std::vector<std::int64_t> keys(num_keys);
-  for (std::int64_t key = 0; key < num_keys; ++key) keys[key] = key;
-  const std::vector<double> Q = gather(inputs, Which::Q, mistake.Q, batch, head, rows);
-  const std::vector<double> K = gather(inputs, Which::K, mistake.K, batch, head, keys);
-  const std::vector<double> V = gather(inputs, mistake.V_is_K ? Which::K : Which::V, mistake.V, batch, head, keys);
-  const double scale = softmax_scale(head_dim) * mistake.score_factor;
-
-  AttendedRows result{.exact = std::vector<double>(rows.size() * head_dim),
-                      .base = std::vector<float>(rows.size() * head_dim)};
-  std::vector<double> S(num_keys);
-  for (std::size_t r = 0; r < rows.size(); ++r) {
-    for (std::int64_t key = 0; key < num_keys; ++key) {
-      double score = 0;
-      for (std::int64_t d = 0; d < head_dim; ++d) score += Q[r * head_dim + d] * K[key * head_dim + d];
-      S[key] = score * scale;
-    }
-    const KeyRange visible = mistake.masked ? visible_keys(problem, batch, rows[r]) : KeyRange{0, num_keys};
-    attend_row(mistake, tiling.step_kv, problem.dtype, visible, S, V,
-               std::span(result.exact).subspan(r * head_dim, head_dim),
-               std::span(result.base).subspan(r * head_dim, head_dim));
-  }
-  return result;
+// An element that does not exist cannot be read: for those, the mistake was not made.
+Map inside(Map map, std::int64_t rows, std::int64_t columns) {
+  return [map = std::move(map), rows, columns](Element wanted) {
+    const Element read = map(wanted);
+    return read.row < rows && read.column < columns ? read : wanted;
+  };
 }
 
-std::vector<Mistake> known_mistakes(const AttentionProblem& problem, const Tiling& tiling, std::int64_t batch,
-                                    std::int64_t head) {
-  const std::int64_t num_keys = problem.seq_len_kv, block_kv = tiling.block_kv, head_dim = problem.head_dim;
-  const double scale = softmax_scale(head_dim);
+std::vector<Mistake> mistakes_of_softmax(const AttentionProblem& problem, const Tiling& tiling) {
+  const double scale = softmax_scale(problem.head_dim);
   std::vector<Mistake> all = {
       {.name = "scale_left_out", .text = "the scores are not scaled: softmax(Q Kᵀ) V", .score_factor = 1 / scale},
       {.name = "scale_twice", .text = "the scores are scaled twice", .score_factor = scale},
@@ -266,8 +242,11 @@ std::vector<Mistake> known_mistakes(const AttentionProblem& problem, const Tilin
                    .text = "each lane divides by the sum of its own columns: group_sum is missing",
                    .shares_sum = false});
   }
+  return all;
+}
 
-  // Keys that are left out.
+void add_keys_left_out(std::vector<Mistake>& all, const AttentionProblem& problem, const Tiling& tiling) {
+  const std::int64_t num_keys = problem.seq_len_kv, block_kv = tiling.block_kv;
   const auto add_keys = [&](std::string name, std::string text, std::int64_t first, std::int64_t end) {
     if (first < end && end <= num_keys && (first > 0 || end < num_keys))
       all.push_back({.name = std::move(name), .text = std::move(text), .counts = [=](std::int64_t key) {
@@ -284,13 +263,10 @@ std::vector<Mistake> known_mistakes(const AttentionProblem& problem, const Tilin
   add_keys("seq_len_for_seq_len_kv",
            fmt::format("the keys end at seq_len, {}, instead of seq_len_kv, {}", problem.seq_len, num_keys), 0,
            problem.seq_len);
+}
 
-  const auto inside = [](Map map, std::int64_t rows, std::int64_t columns) -> Map {
-    return [map = std::move(map), rows, columns](Element wanted) {
-      const Element read = map(wanted);  // an element that does not exist cannot be read, so this mistake was not made
-      return read.row < rows && read.column < columns ? read : wanted;
-    };
-  };
+void add_misread_tensors(std::vector<Mistake>& all, const AttentionProblem& problem, const Tiling& tiling) {
+  const std::int64_t num_keys = problem.seq_len_kv, block_kv = tiling.block_kv, head_dim = problem.head_dim;
   for (const Misread& misread : misreads(head_dim)) {
     all.push_back({.name = "Q_" + misread.name,
                    .text = "Q " + misread.text + " (or O is stored that way)",
@@ -310,9 +286,12 @@ std::vector<Mistake> known_mistakes(const AttentionProblem& problem, const Tilin
                      .K = inside(stale.map, num_keys, head_dim),
                      .V = inside(stale.map, num_keys, head_dim)});
   }
+}
 
-  // Q of another query tile, such as the one that a CTA processed before. The sampled rows belong to few tiles, all of
-  // them wrong.
+// Q of another query tile, such as the one that a CTA processed before. The sampled rows belong to few tiles, all of
+// them wrong.
+void add_other_query_tiles(std::vector<Mistake>& all, const AttentionProblem& problem, const Tiling& tiling,
+                           std::int64_t batch, std::int64_t head) {
   constexpr std::int64_t kMaxTiles = 32;
   const std::int64_t q_tiles = (problem.seq_len + tiling.block_q - 1) / tiling.block_q;
   for (std::int64_t i = 0; i < std::min(problem.batch * problem.heads * q_tiles, kMaxTiles); ++i) {
@@ -323,11 +302,14 @@ std::vector<Mistake> known_mistakes(const AttentionProblem& problem, const Tilin
          .text = fmt::format("Q is that of batch entry {}, head {}, query tile {} at batch entry {}, head {}",
                              from_batch, from_head, i % q_tiles, batch, head),
          .Q = inside([=](Element e) { return Element{from_batch, from_head, first_row + e.row % block_q, e.column}; },
-                     problem.seq_len, head_dim),
+                     problem.seq_len, problem.head_dim),
          .of_one_head = true});
   }
+}
 
-  // Tensors of another head. The nearest few are enough, because a wrong index is wrong for all heads.
+// Tensors of another head. The nearest few are enough, because a wrong index is wrong for all heads.
+void add_other_heads(std::vector<Mistake>& all, const AttentionProblem& problem, std::int64_t batch,
+                     std::int64_t head) {
   constexpr int kMaxOthers = 15;
   int others = 0;
   for (std::int64_t other = 0; other < problem.batch * problem.heads && others < kMaxOthers; ++other) {
@@ -349,6 +331,45 @@ std::vector<Mistake> known_mistakes(const AttentionProblem& problem, const Tilin
                    .V = map,
                    .of_one_head = true});
   }
+}
+
+}  // namespace
+
+AttendedRows attend_with(const Mistake& mistake, const Tiling& tiling, const Inputs& inputs, std::int64_t batch,
+                         std::int64_t head, std::span<const std::int64_t> rows) {
+  const AttentionProblem& problem = inputs.problem;
+  const std::int64_t num_keys = flash_ladder::num_keys(problem, batch), head_dim = problem.head_dim;
+  std::vector<std::int64_t> keys(num_keys);
+  for (std::int64_t key = 0; key < num_keys; ++key) keys[key] = key;
+  const std::vector<double> Q = gather(inputs, Which::Q, mistake.Q, batch, head, rows);
+  const std::vector<double> K = gather(inputs, Which::K, mistake.K, batch, head, keys);
+  const std::vector<double> V = gather(inputs, mistake.V_is_K ? Which::K : Which::V, mistake.V, batch, head, keys);
+  const double scale = softmax_scale(head_dim) * mistake.score_factor;
+
+  AttendedRows result{.exact = std::vector<double>(rows.size() * head_dim),
+                      .base = std::vector<float>(rows.size() * head_dim)};
+  std::vector<double> S(num_keys);
+  for (std::size_t r = 0; r < rows.size(); ++r) {
+    for (std::int64_t key = 0; key < num_keys; ++key) {
+      double score = 0;
+      for (std::int64_t d = 0; d < head_dim; ++d) score += Q[r * head_dim + d] * K[key * head_dim + d];
+      S[key] = score * scale;
+    }
+    const KeyRange visible = mistake.masked ? visible_keys(problem, batch, rows[r]) : KeyRange{0, num_keys};
+    attend_row(mistake, tiling.step_kv, problem.dtype, visible, S, V,
+               std::span(result.exact).subspan(r * head_dim, head_dim),
+               std::span(result.base).subspan(r * head_dim, head_dim));
+  }
+  return result;
+}
+
+std::vector<Mistake> known_mistakes(const AttentionProblem& problem, const Tiling& tiling, std::int64_t batch,
+                                    std::int64_t head) {
+  std::vector<Mistake> all = mistakes_of_softmax(problem, tiling);
+  add_keys_left_out(all, problem, tiling);
+  add_misread_tensors(all, problem, tiling);
+  add_other_query_tiles(all, problem, tiling, batch, head);
+  add_other_heads(all, problem, batch, head);
   return all;
 }
 
