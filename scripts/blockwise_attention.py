@@ -10,9 +10,9 @@ One query q has the scores s_j = q · k_j / sqrt(head_dim), and by definition it
     O = sum_j exp(s_j) v_j / sum_j exp(s_j)
 
 Any number m may be subtracted from all scores: exp(-m) then appears in the numerator and the denominator, and cancels.
-Choosing the row's maximum keeps every exp() at most 1. But the maximum of the keys seen so far is not the maximum of
-all keys. So each tile may find a larger one, and then the sums computed with the old one are multiplied by exp(m_old -
-m_new), which makes them what they would have been with the new one.
+If m is the row's maximum, every exp() is at most 1. While the tiles are processed, only the maximum of the keys so far
+is known, and a tile may contain a larger score. In that case, the sums computed with the old maximum are multiplied by
+exp(m_old - m_new), so that they are relative to the new maximum.
 
     m_new = max(m_old, largest s_j of the tile)
     r     = exp(m_old - m_new)                 0 for the first tile, where m_old is -infinity; 1 if m does not change
@@ -20,10 +20,11 @@ m_new), which makes them what they would have been with the new one.
     l_new = l_old * r + sum_j p_j
     O_new = O_old * r + sum_j p_j v_j          not yet divided
 
-After the last tile the output is O / l. Dividing after an earlier tile gives attention over the keys so far, with which
-`harness --debug` compares a kernel, tile by tile. Sources: Milakov & Gimelshein, "Online normalizer calculation for
-softmax" (2018), algorithm 3; Dao et al., "FlashAttention" (2022), algorithm 1; Dao, "FlashAttention-2" (2023),
-algorithm 1.
+After the last tile, the output is O / l. Dividing after an earlier tile gives attention over the keys so far;
+`harness --debug` compares a kernel with these values, tile by tile.
+
+Sources: Milakov & Gimelshein, "Online normalizer calculation for softmax" (2018), algorithm 3; Dao et al.,
+"FlashAttention" (2022), algorithm 1; Dao, "FlashAttention-2" (2023), algorithm 1.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class Step:
 
 
 def attend(q: Row, K: Sequence[Row], V: Sequence[Row], block_kv: int, scale: float | None = None) -> list[Step]:
-    """Processes one query, a tile of `block_kv` keys at a time. `scale`: of the scores; None: 1 / sqrt(head_dim)."""
+    """Processes one query, `block_kv` keys at a time. `scale` multiplies the scores; None is 1 / sqrt(head_dim)."""
     if scale is None:
         scale = 1 / math.sqrt(len(q))
     m, l, O = -math.inf, 0.0, [0.0] * len(q)  # noqa: E741

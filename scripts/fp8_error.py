@@ -1,23 +1,25 @@
 #!/usr/bin/env python3
-"""Measures how far attention in 8 bits is from float64, beside 16 bits and FlashAttention-3's e4m3, for several kinds
-of data.
+"""Measures the error of attention in 8 bits relative to float64, and compares it with the errors of attention in 16
+bits and of FlashAttention-3 in e4m3, for several kinds of data.
 
     scripts/fp8_error.py                          on the virtual GPU, a small problem
     scripts/fp8_error.py --seq-len 4096 --gpu     on a Hopper GPU, through PyTorch; --record stores the result in
                                                   profiles/, as scripts/record does
 
-The data are those of scripts/peers --data, except zeros, for which nothing can be wrong; and `outliers`: normal
-numbers, with another normal number of standard deviation 10 added to one element of Q and K in a thousand (Shah et al.,
-FlashAttention-3, section 4.3). `27` is version 27 on the data rounded to fp16; `fp8` is the extension fp8, and
-FlashAttention-3 its own kernel if it can be imported, both on the data rounded to e4m3 with a scale for each head.
+The data are those of scripts/peers --data, except zeros, for which there is no error, and additionally `outliers`:
+normal numbers, with another normal number of standard deviation 10 added to one element of Q and K in a thousand (Shah
+et al., FlashAttention-3, section 4.3). `27` is version 27 on the data rounded to fp16. `fp8` is the extension fp8, and
+`FlashAttention-3` is FlashAttention-3's own kernel, if it can be imported; both run on the data rounded to e4m3 with a
+scale for each head.
 
 `rotated` first multiplies Q and K by the same random orthogonal matrix (incoherent processing, section 3.3): Q Kᵀ does
 not change, and an outlier is spread over all 128 columns, so that it no longer determines the scale of its head. The
 matrix is a Hadamard matrix with random signs, D H / sqrt(128).
 
-Errors are ‖O - exact‖ / ‖exact‖, with exact computed in float64 from the numbers before any rounding. `rounding` is the
-error caused by rounding Q, K and V to e4m3 alone, in float64. `kernel alone` compares the kernel's O with float64 on
-the rounded numbers. Needs the ladder's Python package, NumPy, and for --gpu PyTorch.
+Errors are ‖O - exact‖ / ‖exact‖, where exact is computed in float64 from the numbers before any rounding. `rounding` is
+the error that rounding Q, K and V to e4m3 causes by itself, with attention in float64. `kernel alone` compares the
+kernel's O with attention in float64 on the rounded numbers. The script needs the ladder's Python package, NumPy, and
+for --gpu PyTorch.
 
 Exit status: 0 done, 2 bad usage, 3 something is missing.
 """

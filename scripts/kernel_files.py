@@ -1,4 +1,4 @@
-"""The kernels, as a list of files: scripts and tests find a new one because its file exists."""
+"""Lists the kernels by their files, so scripts and tests find a new kernel without any registration."""
 
 from __future__ import annotations
 

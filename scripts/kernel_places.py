@@ -1,5 +1,6 @@
-"""Places in a kernel file, named by its comments, so that renaming a variable does not move them: where a page quotes,
-where a planted fault or an assignment edits, and where the virtual GPU must find a fault.
+"""Finds places in a kernel file by the file's comments, so that renaming a variable does not break any reference. Pages
+name the places that they quote, planted faults and assignments name the places that they edit, and tests name the
+places where the virtual GPU must find a fault.
 
     Copy the next K               the comment that begins with these words, on lines of its own or after code
     Online softmax > m            the first such comment after another one, within its part of the file

@@ -30,7 +30,7 @@ def number_of(name: str) -> int | None:
 
 
 def is_fast(name: str) -> bool:
-    """Whether a version uses the tensor cores, which 04 introduces. The others would take most of the time."""
+    """Whether a version uses the tensor cores, as from 04 on. Timing the others would take most of the time."""
     number = number_of(name)
     return number is None or number >= 4
 

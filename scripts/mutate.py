@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""How many mistakes does the check find? Changes each version in many places, one at a time, and checks the result.
+"""Measures how many mistakes the check finds: it changes each version in many places, one at a time, and checks the
+result.
 
 A mutant is a version with one token or one line changed: a wait deleted, a bound off by one, K read in place of V,
 another operator or constant. Which places are changed depends only on the text of the version and on --seed. A mutant
-is compiled for the virtual GPU only, in its first configuration, linked with the objects of the build's worker, and
-checked as `scripts/harness --kernel NN --device emulator` checks it, up to the first inputs that reveal something. The
+is compiled for the virtual GPU only, in its first configuration, and linked with the objects of the build's worker. It
+is then checked as by `scripts/harness --kernel NN --device emulator`, until the first inputs that reveal a mistake. The
 outcome is one of these:
 
   killed       wrong: the output differs from the reference        finding: the virtual GPU reports a mistake
@@ -12,8 +13,8 @@ outcome is one of these:
   survived     the check misses it: a gap, unless scripts/equivalent_mutants.toml says why the mutant is right
   no mutant    it does not compile within 20 s of CPU time, or the compiler generates the same code
 
-The score is the fraction killed of the mutants that exist and are not equivalent. Results are kept in --output, and a
-run resumes where the last one ended.
+The score is the fraction of killed mutants among those that compile and are not equivalent to the version. Results are
+kept in --output, and a run resumes where the previous run ended.
 
   scripts/mutate.py --versions 01,08,16 --jobs 2                three versions, and the survivors
   scripts/mutate.py --jobs 16 --before OLD/build --publish      all, with this check and an older one, for the docs

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""Counts with Nsight Compute the metrics that the first lessons discuss, and writes profiles/<device>/ncu.json.
+"""Uses Nsight Compute to count the metrics that the first lessons discuss, and writes profiles/<device>/ncu.json.
 
 For every version at a small shape: shared-memory wavefronts compared with the conflict-free ideal, shared-memory load
 instructions, and the sectors that global loads and stores request from L1. At a shape that fills the GPU (from version
 02 on): how busy shared memory, the schedulers, the tensor cores and L2 are, instructions, cycles, and bytes through L2
 and DRAM. The file contains the date and each version's code_hash, as in recorded profiles.
 
-Needs a GPU, and ncu on PATH with permission to read counters. Clocks are not changed. Exit status: 0 written; 3 if ncu
-or a device is missing, or ncu refused: then the reason is printed, and nothing is written.
+Needs a GPU, and ncu on PATH with permission to read counters. The script does not change the clocks. Exit status: 0 if
+the file was written; 3 if ncu or a device is missing or ncu refused. In that case, the script prints the reason and
+writes nothing.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Names the recordings in profiles/ that belong to an earlier text of their version.
+"""Names the recordings in profiles/ that were made before their version's code was changed.
 
 Such a recording is shown as stale, and no test fails because of it, so a kernel can be changed without a GPU. A release
-must not have any: scripts/docs --strict runs this. Exit status: 0 there is none, 1 there are some, 3 the harness is not
-built.
+must not contain stale recordings, so scripts/docs --strict runs this script. Exit status: 0 if there are none, 1 if
+there are some, 3 if the harness is not built.
 """
 
 from __future__ import annotations

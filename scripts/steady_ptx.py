@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How many different PTX texts does nvcc generate from one source? Compiles 01 to 16 repeatedly and counts them.
+"""Counts how many different PTX texts nvcc generates from one source, by compiling versions 01 to 16 repeatedly.
 
 Each trial runs the build's own command (so the build must be configured) in a copy of the sources, in a folder with a
 random name and depth, with an environment of random size, a random folder for temporary files and a random stack limit,

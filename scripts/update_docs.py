@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes measurements from profiles/ into the docs, so that no figure is ever typed:
+"""Writes measurements from profiles/ into the docs, so that no figure is typed by hand:
 
   README.md             between the following and <!-- end -->:
                           <!-- versions -->        how many versions there are
@@ -18,24 +18,25 @@
   docs/ladder_log.md    between the following and <!-- end -->:
                           <!-- score -->            how many predictions came true, and how the others failed
                           <!-- predicted 06 -->     the gain over the version before, as predicted by the header of 06
-                          <!-- tflops 06 -->        what it reached, and its gain over the version before
+                          <!-- tflops 06 -->        the speed that it reached, and its gain over the version before
                           <!-- verdict 06 -->       the verdict on the prediction
                           <!-- step 06 512 -->      its gain over the version before at seq_len 512
                           <!-- verdict rule -->     how predictions are judged
-                          <!-- other GPUs -->       which steps gain or lose there as on the first device
+                          <!-- other GPUs -->       which steps gain or lose on other devices as on the first
   docs/virtual_gpu_internals.md
                         between <!-- counters 03 04 … --> and <!-- end -->, each on a separate line: what the virtual
                         GPU and Nsight Compute count for these versions, side by side; between <!-- mutation --> and
                         <!-- end --> how many of scripts/mutate.py's mistakes the check finds
   docs/figures/*.svg    by scripts/plot.py
 
-The device is the first of profiles/ (profiles/shown_first.txt names it); docs/results.md compares others with it.
+The figures are for the first device of profiles/ (profiles/shown_first.txt names it); docs/results.md compares other
+devices with it.
 
-What a version predicts is the last factor in the Prediction of its header: "1.05x", or "gains 5 %", or, for the first
-version, "1 TFLOP/s". If it predicts for several lengths, "1.02x at 4096" is the one that counts.
+A version's prediction is the last factor in the Prediction of its header: "1.05x", or "gains 5 %", or, for the first
+version, "1 TFLOP/s". If it predicts factors for several lengths, the factor "at 4096", as in "1.02x at 4096", counts.
 
-With --check it writes nothing, lists what is out of date, and exits with status 1 if anything is. Exits with status 3
-if a profile, a page or a header cannot be used.
+With --check, the script writes nothing, lists the files that are out of date, and exits with status 1 if there are any.
+It exits with status 3 if a profile, a page or a header cannot be used.
 """
 
 from __future__ import annotations

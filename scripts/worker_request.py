@@ -1,4 +1,4 @@
-"""Runs single versions in the harness's worker, for tools that need a program that launches little else."""
+"""Runs single versions in the harness's worker, for tools that need a program with few other launches."""
 
 from __future__ import annotations
 

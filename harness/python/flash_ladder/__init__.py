@@ -4,11 +4,12 @@
     out = flash_ladder.forward(q, k, v, kernel="07")       # with version 07
     out, milliseconds = flash_ladder.forward_timed(q, k, v)
 
-q, k and v are arrays of PyTorch, CuPy, JAX or NumPy, of shape [batch, seq_len, heads, head_dim]. Their location decides
-where the kernel runs: for arrays on an NVIDIA GPU, on that GPU; for arrays in host memory, on the virtual GPU, which
-executes the kernel's PTX on the CPU, is slow, and finds errors that a GPU hides. Nothing is copied.
+q, k and v are arrays of PyTorch, CuPy, JAX or NumPy, of shape [batch, seq_len, heads, head_dim]. Their location
+determines where the kernel runs. If they are on an NVIDIA GPU, the kernel runs on this GPU. If they are in host memory,
+it runs on the virtual GPU, which executes the kernel's PTX on the CPU; this is slow, but finds errors that a GPU hides.
+The arrays are not copied.
 
-The environment variable FLASH_LADDER_SM sets which GPU the virtual one imitates, like --sm of the harness
+The environment variable FLASH_LADDER_SM selects the GPU whose limits the virtual GPU has, like --sm of the harness
 (docs/virtual_gpu.md).
 """
 
@@ -42,7 +43,7 @@ _EIGHT_BITS = ("float8_e4m3fn", "uint8")
 class FindingError(RuntimeError):
     """The virtual GPU found a mistake in the kernel: a race, an access out of bounds, an endless loop …
 
-    `findings` has a text for each; the message includes the first ones.
+    `findings` contains a text for each mistake; the exception's message includes the first ones.
     """
 
     def __init__(self, findings: list[str]) -> None:
@@ -139,25 +140,25 @@ def forward(
 ) -> Array:
     """softmax(softmax_scale · q kᵀ) v, separately for every batch entry and head.
 
-    q has shape [batch, seq_len, heads, head_dim]; k and v have the same, but for another seq_len if you like, and fewer
-    heads: head h of q then reads head h // (q.shape[2] // k.shape[2]) of them (grouped-query attention). All are
-    float16 or all are bfloat16, of one library and on one device. Or all are float8_e4m3fn, or its bits as uint8, with
-    `scales` and a kernel that computes them, "fp8"; out is float16 then. head_dim is 128 and contiguous; the other
-    strides are multiples of 16 bytes, so that slices of a packed q, k and v can be given as they are. Each seq_len is a
-    multiple of the kernel's tile: see configs(). Extensions of the ladder solve more; a kernel refuses what it does not
-    solve.
+    q has shape [batch, seq_len, heads, head_dim]. k and v have the same shape, except that they may have another
+    seq_len and fewer heads: head h of q then reads their head h // (q.shape[2] // k.shape[2]) (grouped-query
+    attention). All arrays are float16, or all are bfloat16; they are from one library and on one device. Alternatively,
+    all are float8_e4m3fn, or its bits as uint8, with `scales` and a kernel that computes this type, "fp8"; out is then
+    float16. head_dim is 128 and contiguous. The other strides are multiples of 16 bytes, so you can pass slices of a
+    packed q, k and v as they are. Each seq_len is a multiple of the kernel's tile; see configs(). Extensions of the
+    ladder solve more problems. A kernel rejects problems that it does not solve.
 
-    kernel         "07", "07_ldmatrix" or 7, or the name of an extension; None is the newest one that the device runs
-                   (for negative strides, which TMA does not support, the newest one that needs no Hopper GPU)
-    out            the array to write to, like q, which shares no memory with an input; None creates one
+    kernel         "07", "07_ldmatrix" or 7, or the name of an extension; None is the newest version that the device
+                   runs (for negative strides, which TMA does not support, the newest that needs no Hopper GPU)
+    out            the array to write to, of the same kind as q, which shares no memory with an input; None creates one
     softmax_scale  None is 1 / sqrt(head_dim)
     scales         for float8_e4m3fn: float32 [3, batch, heads of q], the factors by which elements of q, k and v are
                    multiplied; those of k and v are listed for each head of q that reads them
     causal         query i sees the keys up to i + k.shape[1] - q.shape[1], as in FlashAttention since its version 2.1;
-                   a query that sees none gets zeros
+                   the output of a query that sees no key is 0
     window         query i sees the keys at most this many places from key i + k.shape[1] - q.shape[1], on either
                    side: FlashAttention's window_size=(window, window)
-    lengths        for each batch entry, how many rows of q count; the others are padding, and 0 in out
+    lengths        for each batch entry, the number of rows of q in use; the others are padding, and 0 in out
     lengths_kv     the same for k and v; None is the value of lengths. Both replace shape[1] in the two masks
     config         the name of one of configs(kernel); None is the first one that fits the device
 
@@ -193,9 +194,10 @@ def forward_timed(
 ) -> tuple[Array, float]:
     """Like forward(), but also returns the milliseconds that the kernel took on the GPU.
 
-    This is the time of one launch between two CUDA events on the same stream, and forward_timed() waits for it. Before
-    the first launch of a configuration the kernel runs once untimed, which loads its code. For a figure worth quoting,
-    do as the harness does: warm up, overwrite the L2 between launches, and take the median of many.
+    This is the time of one launch between two CUDA events on the same stream; forward_timed() waits until the launch
+    has ended. Before the first launch of a configuration, the kernel runs once without being timed, which loads its
+    code. If you want to publish a figure, measure as the harness does: warm up, overwrite the L2 between launches, and
+    take the median of many launches.
 
     Raises what forward() raises, and RuntimeError on the virtual GPU, which has no clock.
     """
