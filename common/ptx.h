@@ -1,5 +1,5 @@
-// One function per PTX instruction that the kernels use explicitly. Each comment says what the lanes of the warp hold,
-// since a kernel has to know that, and names the section of the PTX ISA that defines the instruction.
+// One function per PTX instruction that the kernels use explicitly. Each comment says which elements the lanes of the
+// warp hold, because a kernel has to know this, and names the section of the PTX ISA that defines the instruction.
 #pragma once
 
 #include <cuda_bf16.h>

@@ -1,4 +1,4 @@
-// What a kernel file needs for its registration: its argument, and the list to which it adds itself.
+// The declarations for the registration in a kernel file: the kernel's argument, and the list to which the file adds itself.
 #pragma once
 
 #include "attention.h"

@@ -1,5 +1,5 @@
-// What the CTAs of a cluster can do together: they run at the same time, and each may write into the others' shared
-// memory. A kernel has clusters if it is declared with __cluster_dims__. PTX ISA, "Cluster of Cooperative Thread Arrays".
+// Operations of the CTAs of a cluster, which run at the same time and may write into each other's shared memory. A
+// kernel has clusters if it is declared with __cluster_dims__. PTX ISA, "Cluster of Cooperative Thread Arrays".
 #pragma once
 
 #include <cuda.h>

@@ -1,4 +1,4 @@
-// What an mbarrier can do from Hopper on, beyond common/ptx.h: count the bytes that TMA brings, and let waiters sleep.
+// Operations on mbarriers from Hopper on: they count the bytes that TMA brings, and waiting threads can sleep.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// What TMA needs to know of a tensor: created by the host, passed to the kernel as a `const __grid_constant__` parameter.
+// The description of a tensor for TMA, which the host passes to the kernel as a `const __grid_constant__` parameter.
 #pragma once
 
 #include <cuda.h>

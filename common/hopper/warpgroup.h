@@ -1,4 +1,4 @@
-// What the warpgroups of a CTA do independently: registers and barriers of their own, and a store for fragments.
+// Operations of single warpgroups of a CTA: registers and barriers of their own, and a store for fragments.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// What a launch receives for any problem, plain or extended.
+// The arguments of a launch, for plain and for extended problems.
 #pragma once
 
 #include "attention.h"

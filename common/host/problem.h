@@ -1,4 +1,4 @@
-// What is computed. Everything that the harness does with a problem, field by field, is in harness/problem/.
+// The problem that a kernel solves. The harness's code that handles a problem field by field is in harness/problem/.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Rejects at compile time what no SM can hold: in the compiler's front end, in seconds, before its back end would spend
-// minutes on a kernel whose registers do not fit.
+// Rejects configurations that no SM can hold at compile time. The compiler's front end does this in seconds, before its
+// back end would spend minutes on a kernel whose registers do not fit.
 #pragma once
 
 #include "host/sm_limits.h"

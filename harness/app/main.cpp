@@ -1,4 +1,4 @@
-// The harness: checks, times and dissects the versions of the ladder.
+// The harness, which checks, times and disassembles the versions of the ladder.
 #include <fcntl.h>
 #include <signal.h>
 #include <unistd.h>

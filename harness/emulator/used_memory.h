@@ -1,4 +1,4 @@
-// Which global memory a launch has used, for deciding what may run at the same time.
+// Records which global memory a launch has used, in order to decide what may run at the same time.
 #pragma once
 
 #include <vector>

@@ -1,4 +1,4 @@
-// What a launch did towards its output.
+// Counts of the work of a launch whose results reach its output.
 #pragma once
 
 #include <array>

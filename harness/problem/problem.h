@@ -1,7 +1,7 @@
-// The only place that handles the fields of a problem for the harness: each function here is the only one of its kind,
-// and names every field. Add a new field of AttentionProblem (common/host/problem.h) to the functions in problem.cpp,
-// which does not compile until then, to the flags (harness/app/options/problem_flags.cpp), and to Solves and why_unsupported(),
-// which refuse it by name.
+// The only place in the harness that handles the fields of a problem; each function names every field. If you add a
+// field to AttentionProblem (common/host/problem.h), also add it to the functions in problem.cpp, which does not
+// compile until then, to the flags (harness/app/options/problem_flags.cpp), and to Solves and why_unsupported(), which
+// refuse it by name.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Files that are either complete or absent: the text appears under its name only once it is complete.
+// Writes files that are either complete or absent: the text appears under the file's name only once it is complete.
 #pragma once
 
 #include <filesystem>

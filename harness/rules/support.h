@@ -1,8 +1,8 @@
 // Decides, before anything is launched, what a version of the ladder, a GPU and the two together can run. These are
 // pure functions: they call no CUDA, so the harness uses them to skip versions and the tests need no GPU.
 //
-// Every function answers nullopt for "yes", otherwise one message: what is wrong, with which value, what is allowed,
-// what to do.
+// Every function returns nullopt for "yes", and otherwise one message that says what is wrong, with which value, what
+// is allowed, and what to do.
 #pragma once
 
 #include <cstdint>

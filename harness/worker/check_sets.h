@@ -1,4 +1,5 @@
-// The contents of a check: small problems with inputs that are hard in different ways, then the requested problem.
+// The problems that a check runs: first small problems with inputs that are difficult in different ways, then the
+// requested problem.
 #pragma once
 
 #include <cstdint>

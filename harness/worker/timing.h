@@ -1,4 +1,4 @@
-// From the times of single launches to the reported figures.
+// Derives the reported figures from the times of single launches.
 #pragma once
 
 #include <vector>

@@ -1,5 +1,5 @@
-// The places of the kernels to which `harness --debug` leads, by the names that source/named_places.h explains. A place
-// has several names if not all versions do it alike: the first one that a file has counts.
+// The places in the kernels to which `harness --debug` points, by the names that source/named_places.h explains. A
+// place has several names if the versions name it differently; the first name that occurs in a file counts.
 #pragma once
 
 #include <string_view>

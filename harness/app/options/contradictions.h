@@ -1,4 +1,4 @@
-// Flags that exclude or need each other.
+// Rules for flags that exclude or require each other.
 #pragma once
 
 #include <CLI/CLI.hpp>

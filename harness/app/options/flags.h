@@ -1,4 +1,4 @@
-// What can be typed: the flags, in the groups and the order of --help.
+// The flags of the command line, in the groups and the order of --help.
 #pragma once
 
 #include <CLI/CLI.hpp>

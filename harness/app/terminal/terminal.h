@@ -1,4 +1,4 @@
-// What the reader sees: colour on a terminal only, and a progress line for long work.
+// Output for a reader: colours, if it goes to a terminal, and a progress line for long work.
 #pragma once
 
 #include <fmt/color.h>

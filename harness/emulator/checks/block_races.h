@@ -1,6 +1,6 @@
-// Races between CTAs that cannot communicate: what one writes no other may access. The CTAs run on several host
-// threads, and the memory accesses of each are examined when it has ended, in the order of CTAs, so that the findings
-// are always the same.
+// Finds races between CTAs that cannot communicate: no CTA may access memory that another one writes. The CTAs run on
+// several host threads. The memory accesses of each CTA are examined when it has ended, in the order of CTAs, so that
+// the findings are always the same.
 #pragma once
 
 #include <array>

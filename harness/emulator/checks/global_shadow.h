@@ -1,6 +1,7 @@
-// What is known about global memory while CTAs run: which thread wrote a granule last, and which have read it since.
-// Finds races between the threads of a CTA; between the CTAs of a cluster, which run in turn; and between all CTAs if
-// they can communicate and so run one at a time. (If they cannot, see block_races.h.)
+// Records the accesses to global memory while CTAs run: which thread wrote a granule last, and which threads have read
+// it since. It finds races between the threads of a CTA; between the CTAs of a cluster, which run in turn; and between
+// all CTAs if they can communicate, in which case they run one at a time. (For CTAs that cannot communicate, see
+// block_races.h.)
 //
 // Like shared_shadow.h, but in pages that are created on first access. A cell is a word: the record of the access,
 // whether several lanes of the warp read it, and the lane. Of the readers, only the last one and the last one of

@@ -1,6 +1,6 @@
-// Compilers move address computations out of loops, and moved code has no .loc of its own: it gets the position of
-// whatever precedes it in the text, often a barrier or a wait. Such a line computes nothing. So what is computed there
-// is charged to the line that first uses it.
+// Compilers move address computations out of loops. Moved code has no .loc of its own, so it gets the position of the
+// instruction that precedes it in the text, which is often a barrier or a wait. A line with a barrier or a wait
+// computes nothing, so moved code at such a line is charged to the line that first uses its result.
 
 #include <algorithm>
 #include <cstddef>

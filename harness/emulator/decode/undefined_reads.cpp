@@ -1,7 +1,7 @@
-// Which registers a kernel may read before they are written. Programs do that (`float sum;`), and so do compilers,
-// correctly, if the value does not matter: in a lane that does not use it, or in a comparison whose result is
-// discarded. This analysis only finds the places to check, and most kernels have none; exec/definedness.cpp checks them
-// while the kernel runs, lane by lane.
+// Finds the registers that a kernel may read before they are written. Programs read such registers by mistake (`float
+// sum;`). Compilers generate such reads correctly where the value does not matter: in a lane that does not use it, or
+// in a comparison whose result is discarded. This analysis only finds the places to check, and most kernels have none;
+// exec/definedness.cpp checks these places while the kernel runs, lane by lane.
 
 #include <algorithm>
 #include <cstddef>

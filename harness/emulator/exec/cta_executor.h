@@ -1,5 +1,5 @@
-// Runs the CTAs of a launch, one after another, on one host thread: its warps in turn, one instruction at a time. The rest of
-// what concerns a CTA is in parts of it, each with a header of its own.
+// Runs the CTAs of a launch, one after another, on one host thread. The warps of a CTA run in turn, one instruction at
+// a time. All other tasks belong to the executor's parts, each of which has a header of its own.
 #pragma once
 
 #include <array>

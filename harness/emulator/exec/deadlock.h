@@ -1,4 +1,4 @@
-// Reports that a CTA cannot continue: which of its warps wait, and for what.
+// Reports that a CTA cannot continue, which of its warps wait, and what each of them is waiting for.
 #pragma once
 
 #include <cstdint>

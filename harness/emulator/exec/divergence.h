@@ -1,5 +1,6 @@
-// Which lanes of a warp execute, once they have taken different paths: where they wait for each other, and whether the
-// right ones execute an instruction together. PTX ISA, "Independent Thread Scheduling", "bar.warp.sync".
+// Determines which lanes of a warp execute once the lanes have taken different paths, where they wait for each other,
+// and whether the right lanes execute an instruction together. PTX ISA, "Independent Thread Scheduling",
+// "bar.warp.sync".
 #pragma once
 
 #include <cstdint>

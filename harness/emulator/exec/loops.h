@@ -1,4 +1,4 @@
-// What a warp that goes round a loop waits for, and whether it will do so for ever.
+// Finds out what a warp in a loop is waiting for, and whether it will wait for ever.
 #pragma once
 
 #include "emulator/decode/instruction.h"

@@ -1,4 +1,5 @@
-// Whether the data that a CTA reads have been written, and whether its accesses are ordered with those of others.
+// Checks whether the data that a CTA reads have been written, and whether its accesses are ordered relative to those of
+// other threads.
 
 #include <fmt/format.h>
 

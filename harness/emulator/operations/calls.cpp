@@ -1,6 +1,6 @@
-// printf, assert, malloc and free in device code, and calls that lead nowhere. CUDA Programming Guide, "Formatted
-// Output": the arguments are in local memory, 4 or 8 bytes each, aligned to their size; char and short have been
-// promoted to int, float to double. "Dynamic Global Memory Allocation and Operations".
+// printf, assert, malloc and free in device code, and calls whose target is not a function. CUDA Programming Guide,
+// "Formatted Output": the arguments are in local memory, 4 or 8 bytes each, aligned to their size; char and short have
+// been promoted to int, and float to double. See also "Dynamic Global Memory Allocation and Operations".
 
 #include <fmt/format.h>
 

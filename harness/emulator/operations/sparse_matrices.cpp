@@ -1,5 +1,5 @@
-// mma with a matrix A half of which is zero. PTX ISA, "Matrix multiply-accumulate operation using mma.sp instruction
-// with sparse matrix A".
+// mma with a matrix A of which half of the elements are zero. PTX ISA, "Matrix multiply-accumulate operation using
+// mma.sp instruction with sparse matrix A".
 //
 // A row of A is stored without its zeros: of each chunk of four units, two are stored, and four bits of metadata say which
 // two. A unit is an element of 16 or 8 bits, half an element of tf32, or two neighbours of 4 bits. The fragment of A has

@@ -1,4 +1,5 @@
-// Where a request came from in the host's code, for findings: a line of the program, if it has symbols (nvcc -g).
+// Finds the place in the host's code that made a request, so that findings can name it: a line of the program, if it
+// has symbols (nvcc -g).
 #pragma once
 
 #include <array>

@@ -1,5 +1,6 @@
-// Known mistakes in kernels of this kind, each written so that its output can be computed: attention block by block in
-// float64 with one thing wrong. If an output agrees with one of them, element for element, that says more than any pattern.
+// Known mistakes in kernels of this kind. Each is implemented as attention block by block in float64 with one thing
+// wrong, so that its output can be computed. If a kernel's output agrees with one of these outputs, element by element,
+// the agreement says more about the cause than any pattern of wrong elements.
 #pragma once
 
 #include <cstdint>
