@@ -6,20 +6,20 @@
 #include <exception>
 
 #include "app/compare/comparison.h"
-#include "app/compare/recordings.h"
+#include "app/compare/two_recordings.h"
 #include "app/debug/debug.h"
 #include "app/grade/grading.h"
 #include "app/list/version_list.h"
 #include "app/options/options.h"
 #include "app/options/output.h"
 #include "app/quiz/quiz.h"
-#include "app/record/recording.h"
+#include "app/record/record.h"
 #include "app/run/child_process.h"
 #include "app/run/kernel_code.h"
 #include "app/sass/listing.h"
 #include "app/sass/sass_report.h"
 #include "app/study/study.h"
-#include "app/tune/tuning.h"
+#include "app/tune/tune.h"
 #include "errors.h"
 
 namespace {

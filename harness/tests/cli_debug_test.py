@@ -312,4 +312,4 @@ def test_without_any_gpu_nothing_can_be_seen(cli: Cli) -> None:
 def test_an_answer_of_another_kind_is_not_believed(cli: Cli) -> None:
     cli.device = H200
     outcome = cli("--debug", "07")
-    assert outcome.rc == 3 and "the worker's answer is not a microscope's" in " ".join(outcome.err.split())
+    assert outcome.rc == 3 and "the worker's answer is not a debug report's" in " ".join(outcome.err.split())

@@ -14,9 +14,9 @@
 #include "worker/diagnosis/diagnosis.h"
 #include "worker/diagnosis/laboratory.h"
 #include "worker/diagnosis/layout.h"
-#include "worker/diagnosis/microscope.h"
 #include "worker/diagnosis/mistakes.h"
 #include "worker/diagnosis/pattern.h"
+#include "worker/diagnosis/tile_by_tile.h"
 
 namespace flash_ladder {
 namespace {
@@ -445,7 +445,7 @@ TEST(LayoutReader, NamesTheTileThatIsStale) {
 
 TEST(LayoutReader, DoesNotLookAtTilesLargerThanO) { EXPECT_EQ(LayoutReader(128, 256, 1).heads(), 0); }
 
-// ---- The microscope ----
+// ---- Tile by tile ----
 
 TEST(Blockwise, IsAttentionAfterEveryTile) {
   for (const Distribution distribution : {Distribution::normal, Distribution::large_logit, Distribution::ramp}) {
@@ -476,14 +476,15 @@ TEST(Blockwise, ARowThatSeesNoKeyIsZero) {
   }
 }
 
-Microscope look_at(HostKernel& kernel, const AttentionProblem& problem = kProblem, const ShownRow& shown = {}) {
-  return look_closely(problem, Distribution::normal, 5, kernel.tiling, shown,
-                      [&](const Inputs& inputs) { return Examined{.output = kernel.run(inputs), .findings = {}}; });
+DebugReport look_at(HostKernel& kernel, const AttentionProblem& problem = kProblem, const ShownRow& shown = {}) {
+  return debug_tile_by_tile(problem, Distribution::normal, 5, kernel.tiling, shown, [&](const Inputs& inputs) {
+    return Examined{.output = kernel.run(inputs), .findings = {}};
+  });
 }
 
-TEST(Microscope, OfARightKernelIsALesson) {
+TEST(DebugReport, OfARightKernelIsALesson) {
   HostKernel kernel;
-  const Microscope seen = look_at(kernel, kProblem, {.head = 2, .row = 70});
+  const DebugReport seen = look_at(kernel, kProblem, {.head = 2, .row = 70});
   EXPECT_TRUE(seen.right());
   EXPECT_EQ(seen.first_wrong(), nullptr);
   ASSERT_THAT(seen.cuts, SizeIs(3u));
@@ -501,12 +502,12 @@ TEST(Microscope, OfARightKernelIsALesson) {
   EXPECT_FALSE(seen.diagnosis);
 }
 
-TEST(Microscope, NamesTheFirstWrongTileRowColumnLaneAndRegister) {
+TEST(DebugReport, NamesTheFirstWrongTileRowColumnLaneAndRegister) {
   // State carried from one tile to the next, only in the lower halves of warp 2 and head 1.
   HostKernel kernel{.known_as = "sum_not_rescaled", .concerns = [](auto, std::int64_t head, std::int64_t row) {
                       return head == 1 && row % 64 / 16 == 2 && row % 16 >= 8;
                     }};
-  const Microscope seen = look_at(kernel);
+  const DebugReport seen = look_at(kernel);
   const Cut* wrong = seen.first_wrong();
   ASSERT_NE(wrong, nullptr);
   EXPECT_EQ(wrong->tiles, 2);
@@ -519,21 +520,21 @@ TEST(Microscope, NamesTheFirstWrongTileRowColumnLaneAndRegister) {
   EXPECT_THAT(seen.diagnosis->suggests, Contains("sum_not_rescaled"));
 }
 
-TEST(Microscope, FindsTheFirstWrongTileOfMany) {
+TEST(DebugReport, FindsTheFirstWrongTileOfMany) {
   HostKernel kernel{.mistake = {.counts = [](std::int64_t key) { return key < 13 * 32; }}};
   AttentionProblem long_problem = kProblem;
   long_problem.seq_len_kv = 30 * 32;
-  const Microscope seen = look_at(kernel, long_problem);
+  const DebugReport seen = look_at(kernel, long_problem);
   ASSERT_NE(seen.first_wrong(), nullptr);
   EXPECT_EQ(seen.first_wrong()->tiles, 14) << "cut after 1 to 8, 16 and 30 tiles, and then by halves";
 }
 
-TEST(Microscope, ShowsWhoShouldHoldAWrongFragment) {
+TEST(DebugReport, ShowsWhoShouldHoldAWrongFragment) {
   HostKernel kernel{.mistake = {.K = [](Element e) {
                       if (e.column / 16 == 3) e.column += 32;
                       return e;
                     }}};
-  const Microscope seen = look_at(kernel);
+  const DebugReport seen = look_at(kernel);
   ASSERT_FALSE(seen.layouts.empty());
   const SeenLayout& K = seen.layouts.front();
   EXPECT_EQ(K.tensor, "K");
@@ -547,9 +548,9 @@ TEST(Microscope, ShowsWhoShouldHoldAWrongFragment) {
   EXPECT_GT(seen.P->wrong, 0);
 }
 
-TEST(Microscope, SeesPWhereOnlyVIsWrong) {
+TEST(DebugReport, SeesPWhereOnlyVIsWrong) {
   HostKernel kernel{.known_as = "V_columns_xor_8"};
-  const Microscope seen = look_at(kernel);
+  const DebugReport seen = look_at(kernel);
   const auto V = std::find_if(seen.layouts.begin(), seen.layouts.end(), [](const auto& l) { return l.wrong > 0; });
   ASSERT_NE(V, seen.layouts.end());
   EXPECT_EQ(V->tensor, "V");
@@ -557,7 +558,7 @@ TEST(Microscope, SeesPWhereOnlyVIsWrong) {
   EXPECT_EQ(V->first->mma_n, V->first->column / 8);
 }
 
-TEST(Microscope, AFaultEndsTheLookAndAFindingIsWrong) {
+TEST(DebugReport, AFaultEndsTheLookAndAFindingIsWrong) {
   HostKernel kernel;
   int launches = 0;
   const auto faults = [&](const Inputs& inputs) {
@@ -565,7 +566,7 @@ TEST(Microscope, AFaultEndsTheLookAndAFindingIsWrong) {
     return Examined{.output = inputs.problem.seq_len_kv > 32 ? std::nullopt : std::optional(kernel.run(inputs)),
                     .findings = {}};
   };
-  const Microscope faulted = look_closely(kProblem, Distribution::normal, 5, kernel.tiling, {}, faults);
+  const DebugReport faulted = debug_tile_by_tile(kProblem, Distribution::normal, 5, kernel.tiling, {}, faults);
   ASSERT_THAT(faulted.cuts, SizeIs(2u));
   EXPECT_TRUE(faulted.cuts[0].right());
   EXPECT_TRUE(faulted.first_wrong()->faulted);
@@ -575,17 +576,17 @@ TEST(Microscope, AFaultEndsTheLookAndAFindingIsWrong) {
     race.kind = "race";
     return Examined{.output = kernel.run(inputs), .findings = {race}};
   };
-  const Microscope found = look_closely(kProblem, Distribution::normal, 5, kernel.tiling, {}, finds);
+  const DebugReport found = debug_tile_by_tile(kProblem, Distribution::normal, 5, kernel.tiling, {}, finds);
   EXPECT_FALSE(found.right());
   EXPECT_EQ(found.first_wrong()->tiles, 1);
   EXPECT_EQ(found.first_wrong()->wrong, 0);
 }
 
-TEST(Microscope, RoundTripsThroughJson) {
+TEST(DebugReport, RoundTripsThroughJson) {
   HostKernel kernel{.known_as = "sum_not_rescaled"};
-  const Microscope seen = look_at(kernel);
+  const DebugReport seen = look_at(kernel);
   const nlohmann::json json = seen;
-  EXPECT_EQ(nlohmann::json(json.get<Microscope>()), json);
+  EXPECT_EQ(nlohmann::json(json.get<DebugReport>()), json);
 }
 
 }  // namespace

@@ -18,7 +18,7 @@
 #include "worker/cuda_check.h"
 #include "worker/device_problem.h"
 #include "worker/diagnosis/diagnosis.h"
-#include "worker/diagnosis/microscope.h"
+#include "worker/diagnosis/tile_by_tile.h"
 #include "worker/gpu.h"
 #include "worker/observation.h"
 #include "worker/reference_cache.h"
@@ -275,7 +275,7 @@ Result run(const Request& request, EventWriter& events) {
   return result;
 }
 
-Microscope debug(const Request& request, EventWriter& events) {
+DebugReport debug(const Request& request, EventWriter& events) {
   events.progress("open the GPU", 0, 1);
   const Version& version = select_version(request.kernel);
   const AttentionProblem& problem = request.problem;
@@ -299,14 +299,14 @@ Microscope debug(const Request& request, EventWriter& events) {
     if (add_findings(found)) examined.findings = std::move(found.findings);
     return examined;
   };
-  Microscope microscope =
-      look_closely(problem, request.data, request.seed, tiling_of(configuration),
-                   {.head = request.head, .row = request.row}, examine, events.reporter("reference"));
-  microscope.kernel = kernel_id(version);
-  microscope.name = version.name;
-  microscope.config = configuration.name;
-  microscope.device = device.name;
-  return microscope;
+  DebugReport report =
+      debug_tile_by_tile(problem, request.data, request.seed, tiling_of(configuration),
+                         {.head = request.head, .row = request.row}, examine, events.reporter("reference"));
+  report.kernel = kernel_id(version);
+  report.name = version.name;
+  report.config = configuration.name;
+  report.device = device.name;
+  return report;
 }
 
 std::vector<Result> time_in_turn(const Request& request, EventWriter& events) {

@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "results/microscope.h"
+#include "results/debug_report.h"
 #include "results/result.h"
 #include "rules/protocol.h"
 #include "worker/events.h"
@@ -19,6 +19,6 @@ Result run(const Request& request, EventWriter& events);
 std::vector<Result> time_in_turn(const Request& request, EventWriter& events);
 
 /// The contents of `harness --debug`. A wrong output is an answer, and so is a kernel that faults. Throws as run() does.
-Microscope debug(const Request& request, EventWriter& events);
+DebugReport debug(const Request& request, EventWriter& events);
 
 }  // namespace flash_ladder

@@ -28,19 +28,19 @@ std::string counted_configuration(const Recording* recording, const Version& ver
 
 }  // namespace
 
-std::vector<BusyVersion> busy_of(Recorded& recorded, const std::vector<std::string>& devices, const Version& version,
+std::vector<BusyVersion> busy_of(Profiles& profiles, const std::vector<std::string>& devices, const Version& version,
                                  const std::string& config) {
   std::vector<BusyVersion> found;
   for (const std::string& folder : devices) {
-    const BusyTable* table = recorded.busy(folder);
+    const BusyTable* table = profiles.busy(folder);
     if (!table) continue;
     const auto counted = table->versions.find(label(version));
     if (counted == table->versions.end()) continue;
     if (!config.empty() &&
-        config != counted_configuration(recorded.find(folder, version), version, table->problem.dtype))
+        config != counted_configuration(profiles.find(folder, version), version, table->problem.dtype))
       continue;
     const auto hash = table->code_hashes.find(label(version));
-    const bool same_code = hash != table->code_hashes.end() && hash->second == recorded.current_hash(version);
+    const bool same_code = hash != table->code_hashes.end() && hash->second == profiles.current_hash(version);
     found.push_back({folder, table->device, table->date, table->problem, counted->second, !same_code});
   }
   return found;

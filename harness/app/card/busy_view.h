@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "app/card/recorded.h"
+#include "app/card/profiles.h"
 #include "host/versions.h"
 
 namespace flash_ladder {
@@ -22,7 +22,7 @@ struct BusyVersion {
 /// The version on each of these folders of profiles/ in which it was counted. `config` names the configuration that the
 /// rest of the view shows; a folder whose counts belong to another configuration contributes nothing. Empty: whichever
 /// configuration was counted.
-std::vector<BusyVersion> busy_of(Recorded& recorded, const std::vector<std::string>& devices, const Version& version,
+std::vector<BusyVersion> busy_of(Profiles& profiles, const std::vector<std::string>& devices, const Version& version,
                                  const std::string& config);
 
 /// One row of the table.

@@ -78,14 +78,14 @@ std::string line_of(const std::string& place) { return fmt::format(":{}", split_
 // ---- For a wrong output ----
 
 // Where a mistake like this one would be.
-std::vector<Place> places_to_look_at(const Microscope& microscope) {
+std::vector<Place> places_to_look_at(const DebugReport& report) {
   std::vector<Place> places;
   const auto add = [&](std::initializer_list<Place> more) {
     for (const Place& place : more)
       if (std::ranges::find(places, place) == places.end()) places.push_back(place);
   };
   using namespace debug_places;
-  for (const SeenLayout& layout : microscope.layouts) {
+  for (const SeenLayout& layout : report.layouts) {
     if (layout.wrong == 0) continue;
     const bool whole_rows = !layout.first;
     if (layout.tensor == "V" || whole_rows) add({load_V, use_V});
@@ -93,8 +93,8 @@ std::vector<Place> places_to_look_at(const Microscope& microscope) {
     if (whole_rows) add({pack});
     add({swizzle});
   }
-  if (!microscope.diagnosis) return places;
-  const auto& [sentences, suggests, first, experiments] = *microscope.diagnosis;
+  if (!report.diagnosis) return places;
+  const auto& [sentences, suggests, first, experiments] = *report.diagnosis;
   for (const std::string& name : suggests) {
     const auto has = [&](const char* part) { return name.find(part) != std::string::npos; };
     const char tensor = name.size() > 1 && name[1] == '_' ? name[0] : ' ';
@@ -214,7 +214,7 @@ Hints hints_from(const Finding& finding, const std::filesystem::path& source_tre
   return hints;
 }
 
-Hints hints_from(const Microscope& microscope, const Version& version, const std::filesystem::path& source_tree) {
+Hints hints_from(const DebugReport& report, const Version& version, const std::filesystem::path& source_tree) {
   const auto file = source_file(version, source_tree);
   const std::vector<CodeLine> lines = lines_with_comments(file), code = numbered_code_lines(file);
   const Version* before = version_before(version);
@@ -224,7 +224,7 @@ Hints hints_from(const Microscope& microscope, const Version& version, const std
   const Gaps gaps(code_before, code);
   std::vector<int> numbers;
   Hints hints;
-  for (const Place& place : places_to_look_at(microscope)) {
+  for (const Place& place : places_to_look_at(report)) {
     if (const auto number = find_line(lines, place)) {
       numbers.push_back(*number);
       continue;

@@ -7,7 +7,7 @@
 
 #include "app/terminal/terminal.h"
 #include "host/versions.h"
-#include "results/microscope.h"
+#include "results/debug_report.h"
 #include "results/result.h"
 
 namespace flash_ladder {
@@ -23,7 +23,7 @@ Hints hints_from(const Finding& finding, const std::filesystem::path& source_tre
 
 /// Lines in which a mistake like this one could be, in file order. For a line that the version before has and the file
 /// lacks, the two lines around the gap.
-Hints hints_from(const Microscope& microscope, const Version& version, const std::filesystem::path& source_tree);
+Hints hints_from(const DebugReport& report, const Version& version, const std::filesystem::path& source_tree);
 
 /// "Look at", and the text of each line; empty if there are no hints.
 std::string format_hints(const Hints& hints, const std::filesystem::path& source_tree, const Paint& paint);

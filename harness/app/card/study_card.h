@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "app/card/busy_view.h"
-#include "app/card/recorded.h"
+#include "app/card/profiles.h"
 #include "app/terminal/terminal.h"
 #include "host/versions.h"
 #include "results/result.h"

@@ -148,10 +148,10 @@ int compare(const Options& options) {
     if (!file.empty() && file != "-") check_writable(file);
   if (options.json == "-" && options.html == "-")
     throw UsageError("--json - and --html - both need standard output; name a file for one of them");
-  Recorded recorded(options.paths);
-  const Comparison comparison = gather_comparison(options, recorded);
+  Profiles profiles(options.paths);
+  const Comparison comparison = gather_comparison(options, profiles);
   if (options.html.empty()) say(options, comparison_text(comparison, Paint()));
-  for (const auto& problem : recorded.problems()) complain(problem);
+  for (const auto& problem : profiles.problems()) complain(problem);
   // The text reports this too, but in the middle.
   if (!comparison.counted.why_not.empty()) complain(comparison.counted.why_not);
   write_json(options, comparison_document(comparison));
@@ -162,7 +162,7 @@ int compare(const Options& options) {
     say(options, fmt::format("wrote {}\n", options.html));
   }
   if (comparison.counted.exit_code != kExitOk) return comparison.counted.exit_code;
-  const bool complete = recorded.problems().empty() && comparison.compiled.from && comparison.compiled.to;
+  const bool complete = profiles.problems().empty() && comparison.compiled.from && comparison.compiled.to;
   return complete ? kExitOk : kExitUnavailable;
 }
 

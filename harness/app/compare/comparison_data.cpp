@@ -22,11 +22,11 @@ namespace flash_ladder {
 namespace {
 
 // Every problem that either recording contains, at `config`, or with an empty name at the fastest configuration.
-std::vector<SpeedPair> speeds_of(Recorded& recorded, const Version& from, const Version& to,
+std::vector<SpeedPair> speeds_of(Profiles& profiles, const Version& from, const Version& to,
                                  const std::string& config) {
   std::vector<SpeedPair> speeds;
-  for (const std::string& folder : recorded.devices()) {
-    const Recording *before = recorded.find(folder, from), *after = recorded.find(folder, to);
+  for (const std::string& folder : profiles.devices()) {
+    const Recording *before = profiles.find(folder, from), *after = profiles.find(folder, to);
     std::vector<AttentionProblem> problems;
     for (const Recording* recording : {before, after})
       if (recording)
@@ -35,12 +35,12 @@ std::vector<SpeedPair> speeds_of(Recorded& recorded, const Version& from, const 
             problems.push_back(result.problem);
     for (const AttentionProblem& problem : problems) {
       SpeedPair pair{.folder = folder, .device = "", .problem = problem, .from = {}, .to = {}};
-      if (auto both = recorded.speeds(folder, from, to, problem, config, config)) {
+      if (auto both = profiles.speeds(folder, from, to, problem, config, config)) {
         pair.from = std::move(both->first);
         pair.to = std::move(both->second);
       } else {
-        pair.from = recorded.speed(folder, from, problem, config);
-        pair.to = recorded.speed(folder, to, problem, config);
+        pair.from = profiles.speed(folder, from, problem, config);
+        pair.to = profiles.speed(folder, to, problem, config);
       }
       for (const auto& speed : {pair.from, pair.to})
         if (speed) pair.device = speed->device;
@@ -50,13 +50,13 @@ std::vector<SpeedPair> speeds_of(Recorded& recorded, const Version& from, const 
   return speeds;
 }
 
-std::vector<BusyPair> busy_pairs(Recorded& recorded, const Version& from, const Version& to,
+std::vector<BusyPair> busy_pairs(Profiles& profiles, const Version& from, const Version& to,
                                  const StaticPair& compiled) {
   std::vector<BusyPair> pairs;
-  for (const std::string& folder : recorded.devices()) {
+  for (const std::string& folder : profiles.devices()) {
     BusyPair pair{.folder = folder, .from = {}, .to = {}};
     const auto fill = [&](const Version& version, const Configuration& shown, std::optional<BusyVersion>& place) {
-      if (auto found = busy_of(recorded, {folder}, version, shown.name); !found.empty())
+      if (auto found = busy_of(profiles, {folder}, version, shown.name); !found.empty())
         place = std::move(found.front());
     };
     fill(from, *compiled.config_from, pair.from);
@@ -140,7 +140,7 @@ nlohmann::json counted_document(const CountedPair& counted) {
 
 }  // namespace
 
-Comparison gather_comparison(const Options& options, Recorded& recorded) {
+Comparison gather_comparison(const Options& options, Profiles& profiles) {
   const auto [from, to] = select_with_code(options.diff.first, options.diff.second);
   const auto& tree = options.paths.source;
   CountedPair counted = count(from, to, options);
@@ -151,8 +151,8 @@ Comparison gather_comparison(const Options& options, Recorded& recorded) {
           .header = read_header_comment(source_file(to, tree)),
           .size = diff_size(source_file(from, tree), source_file(to, tree)),
           .diff = source_diff(from, to, tree),
-          .speeds = speeds_of(recorded, from, to, options.config),
-          .busy = busy_pairs(recorded, from, to, pair),
+          .speeds = speeds_of(profiles, from, to, options.config),
+          .busy = busy_pairs(profiles, from, to, pair),
           .counted = std::move(counted),
           .compiled = std::move(pair)};
 }

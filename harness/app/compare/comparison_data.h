@@ -9,7 +9,7 @@
 
 #include "app/card/busy_view.h"
 #include "app/card/counters.h"
-#include "app/card/recorded.h"
+#include "app/card/profiles.h"
 #include "app/options/options.h"
 #include "host/versions.h"
 #include "results/result.h"
@@ -74,7 +74,7 @@ struct Comparison {
 };
 
 /// Throws UsageError if a version has no configuration for the problem, UnavailableError if there is no diff program.
-Comparison gather_comparison(const Options& options, Recorded& recorded);
+Comparison gather_comparison(const Options& options, Profiles& profiles);
 
 /// harness/results/comparison.schema.json
 nlohmann::json comparison_document(const Comparison& comparison);

@@ -22,7 +22,7 @@
 #include "app/terminal/terminal.h"
 #include "errors.h"
 #include "results/atomic_file.h"
-#include "results/microscope.h"
+#include "results/debug_report.h"
 
 namespace flash_ladder {
 namespace {
@@ -84,10 +84,10 @@ std::string holder_of(const FragmentElement& held, const char* matrix) {
                      held.mma_n, held.lane, held.warp);
 }
 
-std::string describe_row(const Microscope& microscope) {
-  std::string text = fmt::format("{} of head {}", microscope.row, microscope.head);
-  if (microscope.problem.batch > 1) text += fmt::format(" of batch entry {}", microscope.batch);
-  if (const auto& held = microscope.holder) {
+std::string describe_row(const DebugReport& report) {
+  std::string text = fmt::format("{} of head {}", report.row, report.head);
+  if (report.problem.batch > 1) text += fmt::format(" of batch entry {}", report.batch);
+  if (const auto& held = report.holder) {
     const int group = held->lane / 4 * 4;
     text += fmt::format(": warp {}, lanes {} to {}, registers {} of O at mma_m {}", held->warp, group, group + 3,
                         held->reg < 2 ? "D[0] and D[1]" : "D[2] and D[3]", held->mma_m);
@@ -98,12 +98,12 @@ std::string describe_row(const Microscope& microscope) {
 std::string keys_of(std::int64_t first, std::int64_t end) { return fmt::format("{}–{}", first, end - 1); }
 
 // One row per cut: the same columns of the kernel's O and of the float64 O, starting at the first wrong one.
-std::string format_cuts(const Microscope& microscope, const Paint& paint) {
+std::string format_cuts(const DebugReport& report, const Paint& paint) {
   constexpr auto kLeft = Column::Side::left, kRight = Column::Side::right;
-  const Cut* wrong = microscope.first_wrong();
-  const bool here = wrong != nullptr && wrong->first && wrong->first->batch == microscope.batch &&
-                    wrong->first->head == microscope.head && wrong->first->row == microscope.row;
-  const std::int64_t head_dim = microscope.problem.head_dim;
+  const Cut* wrong = report.first_wrong();
+  const bool here = wrong != nullptr && wrong->first && wrong->first->batch == report.batch &&
+                    wrong->first->head == report.head && wrong->first->row == report.row;
+  const std::int64_t head_dim = report.problem.head_dim;
   constexpr std::int64_t kColumns = 4;
   const std::int64_t first = std::min(here ? wrong->first->column : 0, std::max<std::int64_t>(head_dim - kColumns, 0));
   std::vector<Column> columns = {{"tile", 4, kRight, 99},
@@ -119,15 +119,15 @@ std::string format_cuts(const Microscope& microscope, const Paint& paint) {
   columns.push_back({"error", 8, kRight, 90});
   const Table table(columns);
   std::string text = paint.bold(table.header());
-  const std::size_t wrong_at = wrong ? wrong - microscope.cuts.data() : 0, count = microscope.cuts.size();
+  const std::size_t wrong_at = wrong ? wrong - report.cuts.data() : 0, count = report.cuts.size();
   for (std::size_t i = 0; i < count; ++i) {
-    const Cut& cut = microscope.cuts[i];
+    const Cut& cut = report.cuts[i];
     // If there are many, show the first, the last, and those around the first wrong one.
     const bool near = wrong && i + 2 >= wrong_at && i <= wrong_at + 1;
     if (count > kShownTiles && i >= kShownTiles / 2 && i + 1 < count && !near) continue;
     std::vector<std::string> cells = {
         std::to_string(cut.tiles - 1),
-        " " + keys_of((cut.tiles - 1) * microscope.block_kv, cut.keys),
+        " " + keys_of((cut.tiles - 1) * report.block_kv, cut.keys),
         figure(cut.m),
         i == 0 ? "-" : figure(cut.r),
         figure(cut.l),
@@ -143,11 +143,11 @@ std::string format_cuts(const Microscope& microscope, const Paint& paint) {
   return text;
 }
 
-std::string format_P(const Microscope& microscope, const Paint& paint) {
+std::string format_P(const DebugReport& report, const Paint& paint) {
   constexpr auto kLeft = Column::Side::left, kRight = Column::Side::right;
-  const SeenP& seen = *microscope.P;
+  const SeenP& seen = *report.P;
   const Cut* cut = nullptr;
-  for (const Cut& candidate : microscope.cuts)
+  for (const Cut& candidate : report.cuts)
     if (candidate.tiles == seen.tile + 1) cut = &candidate;
   std::string text =
       labelled(paint.dim("P"),
@@ -160,8 +160,8 @@ std::string format_P(const Microscope& microscope, const Paint& paint) {
                      {"kernel", 9, kRight, 9},
                      {"ln(kernel · l) + m", 19, kRight, 5}});
   text += paint.bold(table.header());
-  const bool here = seen.first && seen.first->batch == microscope.batch && seen.first->head == microscope.head &&
-                    seen.first->row == microscope.row;
+  const bool here = seen.first && seen.first->batch == report.batch && seen.first->head == report.head &&
+                    seen.first->row == report.row;
   const std::size_t keys = seen.P_expected.size();
   const std::size_t from = here ? std::min<std::size_t>(seen.first->column, keys - std::min(keys, kShownKeys)) : 0;
   for (std::size_t j = from; j < std::min(from + kShownKeys, keys); ++j)
@@ -169,7 +169,7 @@ std::string format_P(const Microscope& microscope, const Paint& paint) {
                        figure(seen.P_expected[j], "{:.6f}"), seen.P.empty() ? "fault" : figure(seen.P[j], "{:.6f}"),
                        seen.P.empty() || !cut ? "-" : figure(std::log(seen.P[j] * cut->l) + cut->m)});
   if (seen.wrong == 0) return text + labelled("", fmt::format("All {} of this tile are right.", seen.compared));
-  if (std::ranges::any_of(microscope.layouts, [](const SeenLayout& l) { return l.tensor == "V" && l.wrong > 0; }))
+  if (std::ranges::any_of(report.layouts, [](const SeenLayout& l) { return l.tensor == "V" && l.wrong > 0; }))
     text += labelled("", "P is observed through V, and V is not where it belongs: see below.");
   if (seen.places) text += labelled("", fmt::format("{} (A column is a key of the tile.)", *seen.places));
   if (const auto& first = seen.first) {
@@ -181,9 +181,9 @@ std::string format_P(const Microscope& microscope, const Paint& paint) {
   return text;
 }
 
-std::string format_layouts(const Microscope& microscope, const Paint& paint) {
+std::string format_layouts(const DebugReport& report, const Paint& paint) {
   std::string text;
-  for (const SeenLayout& layout : microscope.layouts) {
+  for (const SeenLayout& layout : report.layouts) {
     const char* how = layout.tensor == "K" ? "one-hot Q and V reveal S = Q Kᵀ, and so K" : "one-hot P reveals V";
     std::string sentence = fmt::format("{}: {}", layout.tensor, how);
     if (layout.wrong == 0)
@@ -201,26 +201,26 @@ std::string format_layouts(const Microscope& microscope, const Paint& paint) {
   return text;
 }
 
-std::string format_verdict(const Microscope& microscope, const Paint& paint) {
-  const Cut* wrong = microscope.first_wrong();
-  const std::size_t cuts = microscope.cuts.size();
+std::string format_verdict(const DebugReport& report, const Paint& paint) {
+  const Cut* wrong = report.first_wrong();
+  const std::size_t cuts = report.cuts.size();
   if (wrong == nullptr) {
     std::string text = fmt::format("{}: O is right after each of {} K/V tile{}", paint.good("yes"),
-                                   microscope.cuts.back().tiles, cuts == 1 ? "" : "s");
-    if (cuts < static_cast<std::size_t>(microscope.cuts.back().tiles))
+                                   report.cuts.back().tiles, cuts == 1 ? "" : "s");
+    if (cuts < static_cast<std::size_t>(report.cuts.back().tiles))
       text = fmt::format("{}: O is right in all {} cuts", paint.good("yes"), cuts);
-    text += fmt::format(", with {} inputs", microscope.inputs);
-    if (!microscope.also_right.empty())
-      text += fmt::format("; with {} inputs after the last", fmt::join(microscope.also_right, ", "));
+    text += fmt::format(", with {} inputs", report.inputs);
+    if (!report.also_right.empty())
+      text += fmt::format("; with {} inputs after the last", fmt::join(report.also_right, ", "));
     return labelled(paint.dim("Correct"), text + ".");
   }
   std::string text = fmt::format("{}: first with K/V tile {} (keys {})", paint.bad("no"), wrong->tiles - 1,
-                                 keys_of((wrong->tiles - 1) * microscope.block_kv, wrong->keys));
+                                 keys_of((wrong->tiles - 1) * report.block_kv, wrong->keys));
   if (wrong->faulted) {
     text += ": the kernel faults";
   } else if (const auto& first = wrong->first) {
     text += fmt::format(": row {}, column {} of head {}", first->row, first->column, first->head);
-    if (microscope.problem.batch > 1) text += fmt::format(" of batch entry {}", first->batch);
+    if (report.problem.batch > 1) text += fmt::format(" of batch entry {}", first->batch);
     text += fmt::format(" is {} instead of {}, and may be off by {:.2g}", figure(first->got), figure(first->expected),
                         first->bound);
     if (first->holder) text += "; it is " + holder_of(*first->holder, "O");
@@ -228,41 +228,40 @@ std::string format_verdict(const Microscope& microscope, const Paint& paint) {
   } else {
     text += ": the output is right, but see what the virtual GPU found";
   }
-  text += fmt::format(", with {} inputs", microscope.inputs);
-  if (!microscope.also_right.empty())
-    text += fmt::format(" (with {} inputs it is right)", fmt::join(microscope.also_right, ", "));
+  text += fmt::format(", with {} inputs", report.inputs);
+  if (!report.also_right.empty())
+    text += fmt::format(" (with {} inputs it is right)", fmt::join(report.also_right, ", "));
   return labelled(paint.dim("Correct"), text + ".");
 }
 
-std::string report(const Version& version, const Microscope& microscope, const Runner& runner, const Hints& hints,
-                   const Options& options, const Paint& paint) {
-  std::string text = paint.bold(title(version)) +
-                     fmt::format("   {}   {}\n\n", microscope.config, to_string(microscope.problem.dtype));
+std::string format_report(const Version& version, const DebugReport& report, const Runner& runner, const Hints& hints,
+                          const Options& options, const Paint& paint) {
+  std::string text =
+      paint.bold(title(version)) + fmt::format("   {}   {}\n\n", report.config, to_string(report.problem.dtype));
   const auto line = [&](std::string_view label, const std::string& value) {
     text += labelled(paint.dim(label), value);
   };
   line("Device", describe_device(runner.device().why, true, paint));
-  line("Problem",
-       fmt::format("{}; {} inputs, seed {}", describe(microscope.problem), microscope.inputs, microscope.seed));
-  text += format_verdict(microscope, paint);
+  line("Problem", fmt::format("{}; {} inputs, seed {}", describe(report.problem), report.inputs, report.seed));
+  text += format_verdict(report, paint);
   Result result;
-  result.diagnosis = microscope.diagnosis;
-  result.findings = microscope.findings;
+  result.diagnosis = report.diagnosis;
+  result.findings = report.findings;
   result.findings_kinds = std::ssize(result.findings);
   const std::string look_at = format_hints(hints, options.paths.source, paint);
   // A finding says more than values, because the values come from a launch that went wrong elsewhere.
   const bool found = !result.findings.empty();
   if (found) text += format_findings(result, options.all_findings, paint) + look_at;
-  line("Row", describe_row(microscope));
-  text += '\n' + format_cuts(microscope, paint);
+  line("Row", describe_row(report));
+  text += '\n' + format_cuts(report, paint);
   text +=
       wrapped(
           "m, r, l: the largest score so far, exp(m before - m), and the sum of exp(s - m), in float64. O: the kernel's, "
           "with the keys cut off after the tile. error: the largest of all rows; 1 is what is allowed.",
           text_width(), 0) +
       "\n\n";
-  if (microscope.P) text += format_P(microscope, paint) + '\n';
-  if (!found) text += format_layouts(microscope, paint);
+  if (report.P) text += format_P(report, paint) + '\n';
+  if (!found) text += format_layouts(report, paint);
   text += format_diagnosis(result, paint);
   if (!found) text += look_at;
   line("Read on", fmt::format("scripts/blockwise_attention.py  ·  harness --debug {} --json FILE", kernel_id(version)));
@@ -281,14 +280,14 @@ int debug(const Options& options) {
   if (!runner.device().gpu)
     throw UnavailableError("--debug has to run the version, and no device can: " + runner.device().why);
   const auto [configuration, problem] = choose(version, options, runner);
-  Microscope microscope = runner.debug(version, configuration->name, problem, options.head, options.row);
-  const Hints hints = microscope.right()            ? Hints{}
-                      : microscope.findings.empty() ? hints_from(microscope, version, options.paths.source)
-                                                    : hints_from(microscope.findings.front(), options.paths.source);
-  microscope.look_at = hints.places;
-  say(options, report(version, microscope, runner, hints, options, Paint()));
-  write_json(options, nlohmann::json(microscope));
-  return microscope.right() ? kExitOk : kExitWrong;
+  DebugReport report = runner.debug(version, configuration->name, problem, options.head, options.row);
+  const Hints hints = report.right()            ? Hints{}
+                      : report.findings.empty() ? hints_from(report, version, options.paths.source)
+                                                : hints_from(report.findings.front(), options.paths.source);
+  report.look_at = hints.places;
+  say(options, format_report(version, report, runner, hints, options, Paint()));
+  write_json(options, nlohmann::json(report));
+  return report.right() ? kExitOk : kExitWrong;
 }
 
 }  // namespace flash_ladder

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "app/card/recorded.h"
+#include "app/card/profiles.h"
 #include "app/card/study_card.h"
 #include "app/options/output.h"
 #include "app/options/selection.h"
@@ -87,15 +87,15 @@ int list_versions(const Options& options) {
   if (!options.json.empty() && options.json != "-") check_writable(options.json);
   if (!options.json.empty()) select_all_with_code("all");  // it describes each configuration
   const Paint paint;
-  Recorded recorded(options.paths);
-  const auto devices = recorded.devices();
+  Profiles profiles(options.paths);
+  const auto devices = profiles.devices();
 
   std::size_t config_width = 0;
   MeasuredWays ways;
   for (const Version& version : versions()) {
     config_width =
         std::max(config_width, fmt::format("{}", fmt::join(configuration_names(version, options.paths), ", ")).size());
-    for (const auto& device : devices) ways.add(recorded.speed(device, version, options.problem));
+    for (const auto& device : devices) ways.add(profiles.speed(device, version, options.problem));
   }
   const auto to_the_right = [](const std::string& cell, const std::string& device) {
     const std::size_t width = std::max(kLeastSpeedWidth, display_width(device));
@@ -120,7 +120,7 @@ int list_versions(const Options& options) {
     }
     std::string row = pad(label(version), version_column_width());
     for (const auto& device : devices) {
-      const auto speed = recorded.speed(device, version, options.problem);
+      const auto speed = profiles.speed(device, version, options.problem);
       std::string figure = ways.figure(speed);
       if (ways.has_stars() && (!speed || speed->way != kByRecord)) figure += ' ';  // aligns digits with digits
       const bool is_stale = speed && speed->stale;
@@ -139,9 +139,9 @@ int list_versions(const Options& options) {
   if (stale) text += "\nstale: the code has changed since it was recorded; --record measures it again\n";
   if (devices.empty()) text += fmt::format("\nnothing is recorded in {}\n", options.paths.profiles.string());
   say(options, text);
-  for (const auto& problem : recorded.problems()) complain(problem);
+  for (const auto& problem : profiles.problems()) complain(problem);
   write_json(options, versions_document(options.paths));
-  return recorded.problems().empty() ? kExitOk : kExitUnavailable;
+  return profiles.problems().empty() ? kExitOk : kExitUnavailable;
 }
 
 }  // namespace flash_ladder

@@ -14,7 +14,7 @@
 #include "app/card/busy_view.h"
 #include "app/card/counters.h"
 #include "app/card/opcode_counts.h"
-#include "app/card/recorded.h"
+#include "app/card/profiles.h"
 #include "app/card/study_card.h"
 #include "app/options/output.h"
 #include "app/options/selection.h"
@@ -40,11 +40,11 @@ struct Measured {
   double factor() const { return after.tflops / before.tflops; }
 };
 
-std::vector<Measured> measurements(Recorded& recorded, const Version& before, const Version& version,
+std::vector<Measured> measurements(Profiles& profiles, const Version& before, const Version& version,
                                    const AttentionProblem& problem) {
   std::vector<Measured> found;
-  for (const std::string& folder : recorded.devices())
-    if (auto both = recorded.speeds(folder, before, version, problem))
+  for (const std::string& folder : profiles.devices())
+    if (auto both = profiles.speeds(folder, before, version, problem))
       found.push_back({std::move(both->first), std::move(both->second)});
   return found;
 }
@@ -56,8 +56,8 @@ std::string count_line(std::string_view what, double before, double after) {
 }
 
 // What the virtual GPU counted for both, as recorded, at the first problem that both recordings contain.
-std::string recorded_counts(Recorded& recorded, const Version& before, const Version& version, Dtype dtype) {
-  const Recording *a = recorded.find("emulator", before), *b = recorded.find("emulator", version);
+std::string recorded_counts(Profiles& profiles, const Version& before, const Version& version, Dtype dtype) {
+  const Recording *a = profiles.find("emulator", before), *b = profiles.find("emulator", version);
   if (!a || !b) return "";
   for (const Result& after : b->profile.results) {
     if (after.problem.dtype != dtype || !after.counters) continue;
@@ -166,8 +166,8 @@ int quiz(const Options& options) {
         fmt::format("--quiz asks for a factor over the version before, and {} is the first; try --kernel {}",
                     label(version), kernel_id(versions().at(1))));
   for (const auto& [_, why] : provide_code({&version, before})) throw UnavailableError(why);
-  Recorded recorded(options.paths);
-  const auto measured = measurements(recorded, *before, version, options.problem);
+  Profiles profiles(options.paths);
+  const auto measured = measurements(profiles, *before, version, options.problem);
   const HeaderComment header = read_header_comment(source_file(version, options.paths.source));
   const Paint paint;
 
@@ -191,11 +191,11 @@ int quiz(const Options& options) {
   line("Idea", header.idea);
   line("Prediction", header.prediction);
   answer += '\n';
-  line("Counted", recorded_counts(recorded, *before, version, options.problem.dtype));
+  line("Counted", recorded_counts(profiles, *before, version, options.problem.dtype));
   line("SASS", sass_changes(*before, version, options));
-  for (const BusyVersion& busy : busy_of(recorded, recorded.devices(), *before, ""))
+  for (const BusyVersion& busy : busy_of(profiles, profiles.devices(), *before, ""))
     line("Busy before", describe_busy(busy) + (busy.stale ? fmt::format(" {}", kStale) : ""));
-  for (const BusyVersion& busy : busy_of(recorded, recorded.devices(), version, ""))
+  for (const BusyVersion& busy : busy_of(profiles, profiles.devices(), version, ""))
     line("Busy now", describe_busy(busy) + (busy.stale ? fmt::format(" {}", kStale) : ""));
   answer += '\n';
   line("You", fmt::format("{:.2f}x", guess));
@@ -209,8 +209,8 @@ int quiz(const Options& options) {
   answer += '\n';
   line("Read on", fmt::format("{}  ·  harness --diff {} {}", version.source, kernel_id(*before), kernel_id(version)));
   write_out(answer);
-  for (const auto& problem : recorded.problems()) complain(problem);
-  return recorded.problems().empty() && !measured.empty() ? kExitOk : kExitUnavailable;
+  for (const auto& problem : profiles.problems()) complain(problem);
+  return profiles.problems().empty() && !measured.empty() ? kExitOk : kExitUnavailable;
 }
 
 }  // namespace flash_ladder

@@ -47,7 +47,7 @@ Runner::Runner(const Options& options)
       device_(options.action == Action::sass
                   ? DeviceChoice{std::nullopt, "--sass runs nothing", ""}
                   : choose_device(options.device, worker_, emulator_worker_, options.sm.value_or(kDefaultSm))),
-      tuned_(options.paths, device_.gpu),
+      stored_tuning_(options.paths, device_.gpu),
       sm_(choose_sm(options, device_)) {
   if (!device_.gpu) check_machine_memory(options.problem);
 }
@@ -58,7 +58,7 @@ int Runner::sm(const Version& version) const {
 
 ConfigurationChoice Runner::choose(const Version& version, const std::string& name,
                                    const AttentionProblem& problem) const {
-  const auto tuned = name.empty() ? tuned_.find(version, problem) : Tuned::Answer{};
+  const auto tuned = name.empty() ? stored_tuning_.find(version, problem) : StoredTuning::Answer{};
   const std::string& wanted = tuned.entry ? tuned.entry->ranking.front().config : name;
   ConfigurationChoice choice = choose_configuration(version, wanted, problem, device_.gpu, sm(version));
   choice.tuning_not_used = tuned.why_not;
@@ -131,8 +131,8 @@ Result Runner::run(const Version& version, const Run& run) const {
   return with_static_study(ran);
 }
 
-Microscope Runner::debug(const Version& version, const std::string& config, const AttentionProblem& problem,
-                         std::optional<std::int64_t> head, std::optional<std::int64_t> row) const {
+DebugReport Runner::debug(const Version& version, const std::string& config, const AttentionProblem& problem,
+                          std::optional<std::int64_t> head, std::optional<std::int64_t> row) const {
   Request request = request_for(version, problem);
   request.command = "debug";
   request.config = config;
@@ -144,10 +144,10 @@ Microscope Runner::debug(const Version& version, const std::string& config, cons
     if (failure->kind == WorkerFailure::Kind::usage) throw UsageError(failure->message);
     throw UnavailableError(failure->message);
   }
-  auto& microscope = std::get<Microscope>(answer);
-  if (microscope.kernel != request.kernel || microscope.config != config || microscope.problem != problem)
+  auto& report = std::get<DebugReport>(answer);
+  if (report.kernel != request.kernel || report.config != config || report.problem != problem)
     throw UnavailableError("the worker answered about another version, configuration or problem");
-  return std::move(microscope);
+  return std::move(report);
 }
 
 void Runner::time_in_turn(const Version& version, const std::vector<std::string>& configs,

@@ -8,8 +8,8 @@
 #include "app/options/options.h"
 #include "app/run/configuration_choice.h"
 #include "app/run/device_choice.h"
+#include "app/run/stored_tuning.h"
 #include "app/run/temporary_directory.h"
-#include "app/run/tuned.h"
 #include "app/run/worker_client.h"
 #include "host/versions.h"
 #include "results/result.h"
@@ -46,7 +46,7 @@ class Runner {
   ConfigurationChoice choose(const Version& version, const std::string& name, const AttentionProblem& problem) const;
 
   /// What is wrong with the device's tuning.json; empty if nothing is.
-  const std::string& tuning_problem() const { return tuned_.problem(); }
+  const std::string& tuning_problem() const { return stored_tuning_.problem(); }
 
   /// Never throws because of what a version does: the result's status and reason report it. The static study is always
   /// filled in.
@@ -54,8 +54,8 @@ class Runner {
 
   /// Inspects O tile by tile, with this configuration. Throws UsageError for a problem that the version does not
   /// support, UnavailableError for a CUDA error, a crash, or a run that exceeds the time limit.
-  Microscope debug(const Version& version, const std::string& config, const AttentionProblem& problem,
-                   std::optional<std::int64_t> head, std::optional<std::int64_t> row) const;
+  DebugReport debug(const Version& version, const std::string& config, const AttentionProblem& problem,
+                    std::optional<std::int64_t> head, std::optional<std::int64_t> row) const;
 
   /// Times configurations of a version in turn, in one process, on problem(), and adds each time to the matching entry
   /// of `results`; otherwise returns the reason why there are no times.
@@ -68,7 +68,7 @@ class Runner {
   const Options& options_;
   WorkerClient worker_, emulator_worker_;
   DeviceChoice device_;
-  Tuned tuned_;
+  StoredTuning stored_tuning_;
   int sm_;
   TemporaryDirectory reference_cache_;
 };

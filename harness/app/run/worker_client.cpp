@@ -72,7 +72,7 @@ std::variant<json, WorkerFailure> run_worker(const std::filesystem::path& progra
       if (name == "progress") {
         step = describe_step(event);
         progress.show(fmt::format("{}: {}", label, step));
-      } else if (name == "device" || name == "result" || name == "results" || name == "microscope") {
+      } else if (name == "device" || name == "result" || name == "results" || name == "debug_report") {
         answer = event.at(name);
       } else if (name == "error") {
         failure = error_event(event);
@@ -122,8 +122,8 @@ std::variant<Result, WorkerFailure> WorkerClient::run(const Request& request, co
   return ask<Result>(request, label, "a result");
 }
 
-std::variant<Microscope, WorkerFailure> WorkerClient::debug(const Request& request, const std::string& label) const {
-  return ask<Microscope>(request, label, "a microscope's");
+std::variant<DebugReport, WorkerFailure> WorkerClient::debug(const Request& request, const std::string& label) const {
+  return ask<DebugReport>(request, label, "a debug report's");
 }
 
 std::variant<std::vector<Result>, WorkerFailure> WorkerClient::time(const Request& request,

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "host/sm_limits.h"
-#include "results/microscope.h"
+#include "results/debug_report.h"
 #include "results/result.h"
 #include "rules/protocol.h"
 
@@ -39,7 +39,7 @@ class WorkerClient {
   std::variant<Result, WorkerFailure> run(const Request& request, const std::string& label) const;
 
   /// Inspects how a version updates O, tile by tile.
-  std::variant<Microscope, WorkerFailure> debug(const Request& request, const std::string& label) const;
+  std::variant<DebugReport, WorkerFailure> debug(const Request& request, const std::string& label) const;
 
   /// Times configurations of a version in turn.
   std::variant<std::vector<Result>, WorkerFailure> time(const Request& request, const std::string& label) const;

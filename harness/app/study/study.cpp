@@ -9,7 +9,7 @@
 #include "app/card/counters.h"
 #include "app/card/hints.h"
 #include "app/card/opcode_counts.h"
-#include "app/card/recorded.h"
+#include "app/card/profiles.h"
 #include "app/card/study_card.h"
 #include "app/options/output.h"
 #include "app/options/selection.h"
@@ -30,30 +30,30 @@ namespace {
 
 // The relevant folders of profiles/: the GPU's own, or all of them if no GPU runs. Empty if the data differ from those
 // of the recordings.
-std::vector<std::string> devices_to_show(const Recorded& recorded, const DeviceChoice& device, Distribution data) {
+std::vector<std::string> devices_to_show(const Profiles& profiles, const DeviceChoice& device, Distribution data) {
   if (data != Distribution::normal) return {};
   if (device.gpu && !device.gpu->is_virtual) return {device_slug(device.gpu->info.name)};
-  return recorded.devices();
+  return profiles.devices();
 }
 
 // On each device, the speed of `config`, or with an empty name that of the fastest configuration, as in the README and
 // --list.
-std::vector<RecordedSpeed> recorded_speeds(Recorded& recorded, const std::vector<std::string>& devices,
+std::vector<RecordedSpeed> recorded_speeds(Profiles& profiles, const std::vector<std::string>& devices,
                                            const Version& version, const AttentionProblem& problem,
                                            const std::string& config) {
   std::vector<RecordedSpeed> speeds;
   for (const auto& device : devices)
-    if (auto speed = recorded.speed(device, version, problem, config)) speeds.push_back(std::move(*speed));
+    if (auto speed = profiles.speed(device, version, problem, config)) speeds.push_back(std::move(*speed));
   return speeds;
 }
 
 // What the card shows: the fastest configuration and, if it is a different one, the configuration that the card is
 // about; with --config only the latter. Next to a figure that was measured now, also the figure of --record, which was
 // measured in the same way.
-std::vector<RecordedSpeed> speeds_for_card(Recorded& recorded, const std::vector<std::string>& devices,
+std::vector<RecordedSpeed> speeds_for_card(Profiles& profiles, const std::vector<std::string>& devices,
                                            const Version& version, const Result& result, const Options& options) {
   const AttentionProblem& problem = options.problem;
-  auto speeds = recorded_speeds(recorded, devices, version, problem, options.config);
+  auto speeds = recorded_speeds(profiles, devices, version, problem, options.config);
   const auto add = [&](const RecordedSpeed& speed) {
     if (std::none_of(speeds.begin(), speeds.end(), [&](const RecordedSpeed& shown) {
           return shown.device == speed.device && shown.config == speed.config &&
@@ -61,9 +61,9 @@ std::vector<RecordedSpeed> speeds_for_card(Recorded& recorded, const std::vector
         }))
       speeds.push_back(speed);
   };
-  for (const RecordedSpeed& own : recorded_speeds(recorded, devices, version, problem, result.config)) add(own);
+  for (const RecordedSpeed& own : recorded_speeds(profiles, devices, version, problem, result.config)) add(own);
   for (const auto& device : devices)
-    if (const auto speed = recorded.speed_by_record(device, version, problem, result.config); speed && result.tflops)
+    if (const auto speed = profiles.speed_by_record(device, version, problem, result.config); speed && result.tflops)
       add(*speed);
   return speeds;
 }
@@ -74,14 +74,14 @@ std::string origin_of(const RecordedSpeed& speed) {
 
 // The speed of the version and of the version before, measured in the same way: now if this version was measured now,
 // otherwise as recorded.
-void fill_step(StudyCard& card, Recorded& recorded, const std::vector<std::string>& devices, const Options& options,
+void fill_step(StudyCard& card, Profiles& profiles, const std::vector<std::string>& devices, const Options& options,
                const Runner& runner) {
   const Result& result = card.result;
   const AttentionProblem& problem = options.problem;
   if (result.tflops) {
     card.own_speed = Speed{*result.tflops, "measured now"};
     for (const std::string& device : devices)
-      if (const auto speed = recorded.speed_by_record(device, *card.before, problem); speed && !speed->stale) {
+      if (const auto speed = profiles.speed_by_record(device, *card.before, problem); speed && !speed->stale) {
         card.speed_before = Speed{speed->tflops, origin_of(*speed)};
         return;
       }
@@ -92,7 +92,7 @@ void fill_step(StudyCard& card, Recorded& recorded, const std::vector<std::strin
     return;
   }
   for (const std::string& device : devices)
-    if (const auto both = recorded.speeds(device, *card.before, card.version, problem, "", options.config)) {
+    if (const auto both = profiles.speeds(device, *card.before, card.version, problem, "", options.config)) {
       card.speed_before = Speed{both->first.tflops, origin_of(both->first)};
       card.own_speed = Speed{both->second.tflops, origin_of(both->second)};
       return;
@@ -111,8 +111,8 @@ std::vector<std::string> read_on(const Version& version, const Version* before, 
 }
 
 std::string card_of(const Version& version, const Result& result, const Options& options, const Runner& runner,
-                    Recorded& recorded, const Paint& paint) {
-  const auto devices = devices_to_show(recorded, runner.device(), options.data);
+                    Profiles& profiles, const Paint& paint) {
+  const auto devices = devices_to_show(profiles, runner.device(), options.data);
   const Version* before = version_before(version);
   // The virtual GPU runs a smaller problem than the ones that GPUs are recorded at.
   const AttentionProblem& recorded_problem = options.problem;
@@ -123,10 +123,10 @@ std::string card_of(const Version& version, const Result& result, const Options&
                  .tuned = runner.choose(version, options.config, result.problem).tuned,
                  .sm = runner.sm(version),
                  .header = read_header_comment(source_file(version, options.paths.source)),
-                 .recorded = speeds_for_card(recorded, devices, version, result, options),
+                 .recorded = speeds_for_card(profiles, devices, version, result, options),
                  .recorded_problem = recorded_problem == result.problem ? "" : describe(recorded_problem),
                  .beside_peers = {},
-                 .busy = busy_of(recorded, devices, version, result.config),
+                 .busy = busy_of(profiles, devices, version, result.config),
                  .before = before,
                  .own_speed = {},
                  .speed_before = {},
@@ -136,9 +136,9 @@ std::string card_of(const Version& version, const Result& result, const Options&
                  .all_findings = options.all_findings,
                  .read_on = read_on(version, before, options.paths)};
   if (!devices.empty())
-    card.beside_peers = recorded.beside_peers(devices.front(), version, options.config, recorded_problem);
+    card.beside_peers = profiles.beside_peers(devices.front(), version, options.config, recorded_problem);
   if (before) {
-    fill_step(card, recorded, devices, options, runner);
+    fill_step(card, profiles, devices, options, runner);
   }
   if (before && before->is_registered) {
     const auto choice = runner.choose(*before, "", result.problem);
@@ -151,8 +151,8 @@ std::string card_of(const Version& version, const Result& result, const Options&
 class VersionTable {
  public:
   VersionTable(const std::vector<const Version*>& selected, const Options& options, const Runner& runner,
-               Recorded& recorded, const Paint& paint)
-      : options_(options), runner_(runner), recorded_(recorded), paint_(paint), table_(columns(runner)) {
+               Profiles& profiles, const Paint& paint)
+      : options_(options), runner_(runner), profiles_(profiles), paint_(paint), table_(columns(runner)) {
     const auto& device = runner.device();
     for (const Version* version : selected) ways_.add(speed(*version));
     say(options,
@@ -172,10 +172,10 @@ class VersionTable {
     const std::string recorded = ways_.figure(speed(version));
     std::optional<double> factor;
     if (result.tflops && tflops_before_) factor = *result.tflops / *tflops_before_;
-    if (const auto devices = devices_to_show(recorded_, runner_.device(), options_.data);
+    if (const auto devices = devices_to_show(profiles_, runner_.device(), options_.data);
         before_ != nullptr && !runner_.device().gpu && !devices.empty())
       if (const auto both =
-              recorded_.speeds(devices.front(), *before_, version, options_.problem, options_.config, options_.config))
+              profiles_.speeds(devices.front(), *before_, version, options_.problem, options_.config, options_.config))
         factor = both->second.tflops / both->first.tflops;
     const std::string step = factor ? fmt::format("{:.2f}x", *factor) : "-";
     tflops_before_ = result.tflops;
@@ -237,16 +237,16 @@ class VersionTable {
   // On the first device that has a figure; next to a figure measured now, the one that was measured in the same way.
   std::optional<RecordedSpeed> speed(const Version& version) const {
     const bool measures = runner_.device().gpu && !runner_.is_virtual();
-    for (const std::string& device : devices_to_show(recorded_, runner_.device(), options_.data))
-      if (auto found = measures ? recorded_.speed_by_record(device, version, options_.problem, options_.config)
-                                : recorded_.speed(device, version, options_.problem, options_.config))
+    for (const std::string& device : devices_to_show(profiles_, runner_.device(), options_.data))
+      if (auto found = measures ? profiles_.speed_by_record(device, version, options_.problem, options_.config)
+                                : profiles_.speed(device, version, options_.problem, options_.config))
         return found;
     return std::nullopt;
   }
 
   const Options& options_;
   const Runner& runner_;
-  Recorded& recorded_;
+  Profiles& profiles_;
   const Paint& paint_;
   const Table table_;
   MeasuredWays ways_;
@@ -289,7 +289,7 @@ int study(const Options& asked) {
   if (!options.trace.empty() && selected.size() > 1)
     throw UsageError(
         fmt::format("--trace is for a single version, and --kernel '{}' names {}", options.kernels, selected.size()));
-  Recorded recorded(options.paths);
+  Profiles profiles(options.paths);
   const Paint paint;
   const Run run{
       .problem = runner.problem(), .config = options.config, .check = options.check, .benchmark = options.benchmark};
@@ -302,9 +302,9 @@ int study(const Options& asked) {
     if (result.status == Status::skipped && !result.device_cannot)
       complain(result.reason);
     else
-      say(options, card_of(version, result, options, runner, recorded, paint));
+      say(options, card_of(version, result, options, runner, profiles, paint));
   } else {
-    VersionTable table(selected, options, runner, recorded, paint);
+    VersionTable table(selected, options, runner, profiles, paint);
     for (const Version* version : selected) {
       results.push_back(runner.run(*version, run));
       table.add(*version, results.back());
@@ -335,10 +335,10 @@ int study(const Options& asked) {
   auto& busy = document["busy"] = nlohmann::json::array();
   for (std::size_t i = 0; i < selected.size(); ++i)
     for (auto& counted :
-         busy_document(*selected[i], busy_of(recorded, devices_to_show(recorded, runner.device(), options.data),
+         busy_document(*selected[i], busy_of(profiles, devices_to_show(profiles, runner.device(), options.data),
                                              *selected[i], results[i].config)))
       busy.push_back(std::move(counted));
-  for (const auto& problem : recorded.problems()) complain(problem);
+  for (const auto& problem : profiles.problems()) complain(problem);
   complain_of_tuning(selected, options, runner);
   if (!options.trace.empty() && results.front().counters)
     say(options, labelled("Trace", options.trace + ": open it with https://ui.perfetto.dev; it counts instructions, "

@@ -39,7 +39,7 @@ void Clocks::join_cluster(std::vector<Clocks*> peers, std::size_t rank) {
   reset(num_warps_, next_, num_engines_);
 }
 
-Clock Clocks::turned(const Clock& clock, const Clocks& from) const {
+Clock Clocks::converted(const Clock& clock, const Clocks& from) const {
   Clock own(clock.size());
   for (std::size_t rank = 0; rank < peers_.size(); ++rank) {
     const auto block = clock.begin() + static_cast<std::ptrdiff_t>(from.block_of(rank));
@@ -48,7 +48,7 @@ Clock Clocks::turned(const Clock& clock, const Clocks& from) const {
   return own;
 }
 
-bool Clocks::anybody_knows_all_of(int engine) const {
+bool Clocks::any_thread_knows_all_of(int engine) const {
   const std::size_t entry = static_cast<std::size_t>(num_warps_) * (kWarpSize + 1) + static_cast<std::size_t>(engine);
   const AccessNumber last = engines_[static_cast<std::size_t>(engine)];
   const auto knows = [&](const Clock& clock) { return clock[entry] > last; };

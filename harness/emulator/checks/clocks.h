@@ -55,7 +55,7 @@ class Clocks {
   /// Where the block of the CTA with this rank begins.
   std::size_t block_of(std::size_t rank) const { return (rank + peers_.size() - rank_) % peers_.size() * block_size(); }
   /// Converts what the threads of another CTA of the cluster release, in that CTA's clock, to a clock of this CTA.
-  Clock turned(const Clock& clock, const Clocks& from) const;
+  Clock converted(const Clock& clock, const Clocks& from) const;
   /// The engine that represents a warp of another CTA of the cluster here.
   int engine_of(std::size_t rank, int warp) const { return num_engines_ + static_cast<int>(rank) * num_warps_ + warp; }
   /// The inverse; nullopt if the engine is one of this CTA's own.
@@ -66,7 +66,7 @@ class Clocks {
   /// Adds to a release everything that a warp has done so far in the memory of other CTAs.
   void release_to_peers(int warp, Clock& into) const;
   /// Whether a thread of this CTA knows that everything this engine has done happened before.
-  bool anybody_knows_all_of(int engine) const;
+  bool any_thread_knows_all_of(int engine) const;
 
   AccessNumber next() const { return next_; }
   AccessNumber take() { return next_++; }

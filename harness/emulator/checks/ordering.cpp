@@ -73,9 +73,9 @@ Known LaunchOrdering::known_from(const std::vector<Acquisition>& acquisitions, s
   for (std::size_t i = 0; i < ways.size(); ++i) {
     const Acquisition way = ways[i];
     Known known = Known::no;
-    any_of_cluster(cta, [&](std::uint32_t teller) {
-      return any_of_cta(*way.log, way.first, way.end, teller, [&](const Release& release) {
-        if (release.to_block_only || epoch >= release.epochs.of(entry_of(cta, thread, teller))) return false;
+    any_of_cluster(cta, [&](std::uint32_t releaser) {
+      return any_of_cta(*way.log, way.first, way.end, releaser, [&](const Release& release) {
+        if (release.to_block_only || epoch >= release.epochs.of(entry_of(cta, thread, releaser))) return false;
         known = epoch < release.epochs.least ? Known::of_all_threads : Known::of_thread;
         return true;
       });
@@ -85,12 +85,12 @@ Known LaunchOrdering::known_from(const std::vector<Acquisition>& acquisitions, s
     std::size_t& from = seen[way.log];
     for (std::size_t k = std::max(from, way.first); k < way.end; ++k) {
       const Release& release = way.log->releases[k];
-      any_of_cluster(release.cta, [&](std::uint32_t hearer) {
-        for (const Acquisition& before : acquisitions_of(hearer)) {
+      any_of_cluster(release.cta, [&](std::uint32_t acquirer) {
+        for (const Acquisition& before : acquisitions_of(acquirer)) {
           if (++steps > kMostSteps) return true;
           const auto known_log = seen.find(before.log);
           if (known_log != seen.end() && before.end <= known_log->second) continue;
-          if (before.epoch < release.epochs.of(entry_of(hearer, before.thread, release.cta))) ways.push_back(before);
+          if (before.epoch < release.epochs.of(entry_of(acquirer, before.thread, release.cta))) ways.push_back(before);
         }
         return false;
       });
@@ -158,7 +158,7 @@ void Ordering::acquire(int warp, std::uint32_t lanes, std::uint32_t alive, const
       if (clock.empty()) clock = clocks_.empty();
       Clock released(clock.size(), release.numbers.least);
       for (const auto& [entry, number] : release.numbers.more) released[entry] = number;
-      join(clock, cta == cta_ ? released : clocks_.turned(released, of_releaser));
+      join(clock, cta == cta_ ? released : clocks_.converted(released, of_releaser));
       return false;
     });
   });

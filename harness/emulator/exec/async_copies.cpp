@@ -69,7 +69,7 @@ void AsyncCopies::finish_stores() {
 void AsyncCopies::renumber(const Renumbering& renumbering) {
   for (Store& store : stores_) store.since = renumbering(store.since);
   for (auto& [number, load] : loads_) {
-    renumbering.apply_to(load.told);
+    renumbering.apply_to(load.released);
     auto* const transfer = std::get_if<BulkTransfer>(&load.what);
     if (transfer != nullptr && transfer->source) transfer->source->since = renumbering(transfer->source->since);
   }
@@ -119,9 +119,9 @@ void AsyncCopies::end_source(const Load& load, CtaExecutor& owner, Clock& into) 
   const Warp& warp = cta_.warps()[static_cast<std::size_t>(load.warp)];
   for_each_access(warp, load.instruction, load.lane, transfer.source_chunks(),
                   [&](const SharedAccess& access) { shadow->complete_async_read(access, transfer.source->since); });
-  Clock told = shadow->clocks().empty();
-  shadow->clocks().publish_async(load.warp, told);
-  join(into, &owner == &cta_ ? told : owner.shadow()->clocks().turned(told, shadow->clocks()));
+  Clock released = shadow->clocks().empty();
+  shadow->clocks().publish_async(load.warp, released);
+  join(into, &owner == &cta_ ? released : owner.shadow()->clocks().converted(released, shadow->clocks()));
 }
 
 std::uint32_t AsyncCopies::Load::shared() const {
@@ -209,11 +209,11 @@ void AsyncCopies::check_lane_stores(CtaExecutor& by, Warp& warp, const LaneStore
   if (!reduces) shadow->report_overwritten(access, overwritten);
   // Unlike the completion of cp.async.bulk, this one also releases everything before it: nothing in "Asynchronous
   // Operations" of the ISA's "Program Order" exempts it.
-  load.told = shadow->clocks().empty();
+  load.released = shadow->clocks().empty();
   if (&by == &cta_)
-    shadow->clocks().release(warp.index, stores.lanes, load.told);
+    shadow->clocks().release(warp.index, stores.lanes, load.released);
   else
-    by.cluster().tell_peer(warp, cta_, stores.lanes, load.told);
+    by.cluster().release_to_peer(warp, cta_, stores.lanes, load.released);
 }
 
 void AsyncCopies::issue_load(CtaExecutor& by, Warp& warp, const Instruction& instruction, int lane,
@@ -257,7 +257,7 @@ void AsyncCopies::arrive(Load& load, Mbarrier& barrier) {
                           stores->lanes, stores->bytes_each, stores->offsets.data()};
       access.engine = barrier.engine;
       shadow->complete_copy(access, true);
-      join(barrier.arriving, load.told);
+      join(barrier.arriving, load.released);
     } else {
       const Warp& warp = cta_.warps()[static_cast<std::size_t>(load.warp)];
       for_each_access(warp, load.instruction, load.lane, std::get<BulkTransfer>(load.what).chunks(),
@@ -275,14 +275,14 @@ void AsyncCopies::arrive(Load& load, Mbarrier& barrier) {
 
 void AsyncCopies::deliver(Mbarrier& barrier) {
   if (barrier.pending != 0 || barrier.deliveries.empty()) return;
-  std::int64_t under_way = 0;
-  for (const std::uint64_t number : barrier.deliveries) under_way += loads_.at(number).bytes();
-  if (under_way < barrier.transactions) return;  // more bytes must follow
-  if (under_way > barrier.transactions) {
+  std::int64_t in_flight = 0;
+  for (const std::uint64_t number : barrier.deliveries) in_flight += loads_.at(number).bytes();
+  if (in_flight < barrier.transactions) return;  // more bytes must follow
+  if (in_flight > barrier.transactions) {
     report(FindingKind::transaction_count, loads_.at(barrier.deliveries.back()), barrier.address,
            fmt::format("{} {} bytes for phase {} of the mbarrier at byte {} of shared memory, but expect_tx has "
                        "announced {}: the phase may end before all of them have arrived",
-                       bringers(barrier), under_way, barrier.phase, barrier.address, barrier.promised),
+                       bringers(barrier), in_flight, barrier.phase, barrier.address, barrier.promised),
            barrier.promised_by);
   }
   for (const std::uint64_t number : barrier.deliveries) {
@@ -322,13 +322,13 @@ void AsyncCopies::end_phase(Mbarrier& barrier) {
 
 std::string AsyncCopies::describe_transactions(const Mbarrier& barrier) const {
   if (barrier.transactions == 0) return {};
-  std::int64_t under_way = 0;
-  for (const std::uint64_t number : barrier.deliveries) under_way += loads_.at(number).bytes();
+  std::int64_t in_flight = 0;
+  for (const std::uint64_t number : barrier.deliveries) in_flight += loads_.at(number).bytes();
   return fmt::format(", and {} bytes, of which {} {}", barrier.transactions, bringers(barrier),
-                     under_way == 0 ? "any" : std::to_string(under_way));
+                     in_flight == 0 ? "any" : std::to_string(in_flight));
 }
 
-const Mbarrier* AsyncCopies::told_by_load(std::int32_t instruction, std::uint32_t offset) const {
+const Mbarrier* AsyncCopies::signalled_by_load(std::int32_t instruction, std::uint32_t offset) const {
   const auto writes = [&](const Load& load) {
     if (const auto* const stores = std::get_if<LaneStores>(&load.what)) {
       for (std::uint32_t rest = stores->lanes; rest != 0; rest &= rest - 1)

@@ -61,7 +61,7 @@ class AsyncCopies {
   std::string describe_transactions(const Mbarrier& barrier) const;
   /// The mbarrier that is signalled when the data that an instruction brings to this byte have arrived; null if none of
   /// it is in flight.
-  const Mbarrier* told_by_load(std::int32_t instruction, std::uint32_t offset) const;
+  const Mbarrier* signalled_by_load(std::int32_t instruction, std::uint32_t offset) const;
 
  private:
   struct Load {  // a load by TMA, or the data of st.async or red.async
@@ -70,7 +70,7 @@ class AsyncCopies {
     std::int32_t instruction;
     std::uint32_t barrier;
     std::variant<BulkTransfer, LaneStores> what;
-    Clock told = {};  // what the threads that issued an st.async knew and had done
+    Clock released = {};  // what the threads that issued an st.async knew and had done
 
     std::uint32_t bytes() const {
       return std::visit([](const auto& one) { return one.bytes(); }, what);

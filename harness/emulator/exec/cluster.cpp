@@ -42,12 +42,12 @@ void ClusterMember::arrive(Warp& warp, const Instruction& instruction, std::uint
   barrier_.used = true;
   if (cta_.ordering() != nullptr) {
     Clocks& clocks = cta_.ordering()->clocks();
-    if (barrier_.told.empty()) barrier_.told = clocks.empty();
+    if (barrier_.released.empty()) barrier_.released = clocks.empty();
     cta_.ordering()->arrive(warp.index, mask, warp.alive);
     if (!relaxed) {
-      clocks.release(warp.index, mask, barrier_.told);
+      clocks.release(warp.index, mask, barrier_.released);
     } else if (!warp.cluster.fenced.empty()) {  // a fence before it has the same effect
-      emulator::join(barrier_.told, warp.cluster.fenced);
+      emulator::join(barrier_.released, warp.cluster.fenced);
     }
   }
   if (cta_.trace() != nullptr) {
@@ -83,7 +83,7 @@ void ClusterMember::leave(Warp& warp) {
   cta_.note_progress();
 }
 
-bool ClusterMember::has_come() const {
+bool ClusterMember::has_arrived() const {
   return std::ranges::all_of(cta_.warps(), [](const Warp& warp) { return (warp.alive & ~warp.cluster.arrived) == 0; });
 }
 
@@ -96,21 +96,21 @@ bool ClusterMember::waits() const {
 void ClusterMember::pass() {
   CtaExecutor* const alone[] = {&cta_};
   const std::span<CtaExecutor* const> all = peers_.empty() ? std::span<CtaExecutor* const>(alone) : peers_;
-  if (!std::ranges::all_of(all, [](CtaExecutor* peer) { return peer->cluster().has_come(); })) return;
+  if (!std::ranges::all_of(all, [](CtaExecutor* peer) { return peer->cluster().has_arrived(); })) return;
   for (CtaExecutor* peer : all) {
     if (peer->ordering() == nullptr) continue;
     ClusterMember& member = peer->cluster();
     member.barrier_.known = member.clocks().empty();
     for (CtaExecutor* other : all) {
-      const Clock& told = other->cluster().barrier_.told;
-      if (!told.empty())
+      const Clock& released = other->cluster().barrier_.released;
+      if (!released.empty())
         emulator::join(member.barrier_.known,
-                       other == peer ? told : member.clocks().turned(told, other->cluster().clocks()));
+                       other == peer ? released : member.clocks().converted(released, other->cluster().clocks()));
     }
   }
   for (CtaExecutor* peer : all) {
     ClusterMember& member = peer->cluster();
-    member.barrier_.told.clear();
+    member.barrier_.released.clear();
     member.barrier_.traced_passed = std::exchange(member.barrier_.traced, 0);
     if (peer->trace() != nullptr) peer->trace()->end_phase(kNamedBarriers);
     for (Warp& warp : peer->warps()) {
@@ -232,37 +232,37 @@ void ClusterMember::copy_to_peer(const Warp& warp, const Instruction& instructio
                      [&](std::uint32_t same, const PeerAccess& peer) { f(same, &peer); });
 }
 
-void ClusterMember::tell_peer(const Warp& warp, CtaExecutor& owner, std::uint32_t lanes, Clock& into) {
+void ClusterMember::release_to_peer(const Warp& warp, CtaExecutor& owner, std::uint32_t lanes, Clock& into) {
   if (cta_.ordering() == nullptr || into.empty()) return;
-  Clock told = clocks().empty();
-  cta_.ordering()->clocks().release(warp.index, lanes, told);
-  emulator::join(into, owner.cluster().clocks().turned(told, clocks()));
+  Clock released = clocks().empty();
+  cta_.ordering()->clocks().release(warp.index, lanes, released);
+  emulator::join(into, owner.cluster().clocks().converted(released, clocks()));
 }
 
-void ClusterMember::tell_flags(Warp& warp, const Instruction& instruction, const MemoryAccess& access) {
+void ClusterMember::release_flags(Warp& warp, const Instruction& instruction, const MemoryAccess& access) {
   CtaExecutor& owner = access.peer == nullptr ? cta_ : *access.peer;
   for (std::uint32_t rest = access.good; rest != 0; rest &= rest - 1) {
     const int lane = std::countr_zero(rest);
-    Clock told = warp.cluster.fenced;
+    Clock released = warp.cluster.fenced;
     if (instruction.releases) {
-      told = clocks().empty();
-      cta_.ordering()->clocks().release(warp.index, 1u << lane, told);
+      released = clocks().empty();
+      cta_.ordering()->clocks().release(warp.index, 1u << lane, released);
     }
-    if (told.empty()) continue;
+    if (released.empty()) continue;
     Clock& flag = owner.cluster().flags_[access.offsets[lane] & ~3u];
     if (flag.empty()) flag = owner.cluster().clocks().empty();
-    emulator::join(flag, owner.cluster().clocks().turned(told, clocks()));
+    emulator::join(flag, owner.cluster().clocks().converted(released, clocks()));
   }
 }
 
-void ClusterMember::hear_flags(Warp& warp, const MemoryAccess& access) {
+void ClusterMember::acquire_flags(Warp& warp, const MemoryAccess& access) {
   CtaExecutor& owner = access.peer == nullptr ? cta_ : *access.peer;
   for (std::uint32_t rest = access.good; rest != 0; rest &= rest - 1) {
     const int lane = std::countr_zero(rest);
     const auto flag = owner.cluster().flags_.find(access.offsets[lane] & ~3u);
     if (flag == owner.cluster().flags_.end()) continue;
     cta_.ordering()->clocks().acquire(warp.index, 1u << lane, warp.alive,
-                                      clocks().turned(flag->second, owner.cluster().clocks()));
+                                      clocks().converted(flag->second, owner.cluster().clocks()));
   }
 }
 
@@ -271,7 +271,7 @@ void ClusterMember::hear_flags(Warp& warp, const MemoryAccess& access) {
 void ClusterMember::check_uses_by_peers() {
   for (std::size_t engine = 0; engine < peer_uses_.size(); ++engine) {
     const PeerUse& use = peer_uses_[engine];
-    if (use.instruction < 0 || clocks().anybody_knows_all_of(static_cast<int>(engine))) continue;
+    if (use.instruction < 0 || clocks().any_thread_knows_all_of(static_cast<int>(engine))) continue;
     CtaExecutor& user = *peers_[*clocks().rank_of_engine(static_cast<int>(engine))];
     user.find(
         FindingKind::in_flight, &user.warps()[static_cast<std::size_t>(use.warp)],
@@ -285,15 +285,15 @@ void ClusterMember::check_uses_by_peers() {
 // The other CTAs need not wait for threads that have ended, which counts as an arrival.
 void ClusterMember::end_lanes(const Warp& warp, std::uint32_t mask) {
   if (!peers_.empty() && cta_.ordering() != nullptr) {
-    if (barrier_.told.empty()) barrier_.told = clocks().empty();
-    cta_.ordering()->clocks().release(warp.index, mask, barrier_.told);
+    if (barrier_.released.empty()) barrier_.released = clocks().empty();
+    cta_.ordering()->clocks().release(warp.index, mask, barrier_.released);
     if (cta_.threads_alive() == 0) check_uses_by_peers();
   }
   if (barrier_.used || !peers_.empty()) pass();
 }
 
 void ClusterMember::renumber(const Renumbering& renumbering) {
-  renumbering.apply_to(barrier_.told);
+  renumbering.apply_to(barrier_.released);
   renumbering.apply_to(barrier_.known);
 }
 

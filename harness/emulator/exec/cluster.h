@@ -56,20 +56,20 @@ class ClusterMember {
   void copy_to_peer(const Warp& warp, const Instruction& instruction, CtaExecutor& owner, std::uint32_t lanes,
                     const std::function<void(std::uint32_t, const PeerAccess*)>& f);
   /// Adds what the lanes know to the clock of a barrier of another CTA.
-  void tell_peer(const Warp& warp, CtaExecutor& owner, std::uint32_t lanes, Clock& into);
+  void release_to_peer(const Warp& warp, CtaExecutor& owner, std::uint32_t lanes, Clock& into);
   /// Groups lanes by the CTA whose shared memory contains their addresses, null for this one, and removes the rank from
   /// the addresses. Leaves out lanes whose addresses are in no CTA's.
   std::vector<std::pair<CtaExecutor*, std::uint32_t>> owners_of(const Warp& warp, const Instruction& instruction,
                                                                 std::uint32_t lanes, LaneAddresses& at);
   /// Flags in the shared memory of a cluster: a read acquires immediately what the writers of the flag knew.
-  void tell_flags(Warp& warp, const Instruction& instruction, const MemoryAccess& access);
-  void hear_flags(Warp& warp, const MemoryAccess& access);
+  void release_flags(Warp& warp, const Instruction& instruction, const MemoryAccess& access);
+  void acquire_flags(Warp& warp, const MemoryAccess& access);
   /// Lanes of a warp have ended.
   void end_lanes(const Warp& warp, std::uint32_t mask);
   void renumber(const Renumbering& renumbering);
 
  private:
-  bool has_come() const;
+  bool has_arrived() const;
   void pass();
   void leave(Warp& warp);
   template <typename F>
@@ -81,7 +81,7 @@ class ClusterMember {
   CtaExecutor& cta_;
   struct {
     bool used = false;                            // a thread has arrived
-    Clock told, known;                            // the knowledge of the threads that have arrived; what passing
+    Clock released, known;                        // the knowledge of the threads that have arrived; what passing
                                                   // threads acquire
     std::uint64_t traced = 0, traced_passed = 0;  // when the last warp of this CTA arrived
   } barrier_;

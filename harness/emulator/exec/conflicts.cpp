@@ -31,9 +31,9 @@ const PendingCopy* pending_copy(const Warp& warp, const Conflict& conflict) {
 }
 
 // The mbarrier of the CTA that is signalled at the end of a copy to its shared memory; null: none.
-const Mbarrier* told_by_copy(CtaExecutor& cta, const Conflict& conflict) {
+const Mbarrier* signalled_by_copy(CtaExecutor& cta, const Conflict& conflict) {
   if (cta.async() != nullptr) {
-    if (const Mbarrier* barrier = cta.async()->copies.told_by_load(conflict.other_instruction, conflict.offset))
+    if (const Mbarrier* barrier = cta.async()->copies.signalled_by_load(conflict.other_instruction, conflict.offset))
       return barrier;
   }
   const Warp& warp = cta.warps()[static_cast<std::size_t>(conflict.other_warp)];
@@ -69,13 +69,13 @@ void ConflictReporter::add_wait(Finding& finding, int warp, int lane, AccessNumb
 
 // Why a copy to this CTA's shared memory is still in flight when a warp of this CTA or of another one accesses the same
 // memory.
-std::string ConflictReporter::why_under_way(const ConflictReporter& by, const SharedAccess& access,
-                                            const Conflict& conflict, const Mbarrier* told) const {
-  if (told != nullptr)
+std::string ConflictReporter::why_in_flight(const ConflictReporter& by, const SharedAccess& access,
+                                            const Conflict& conflict, const Mbarrier* signalled) const {
+  if (signalled != nullptr)
     return fmt::format(
         "it signals phase {} (parity {}) of the mbarrier at byte {}, which this thread has not waited "
         "for",
-        told->phase, told->phase & 1, told->address);
+        signalled->phase, signalled->phase & 1, signalled->address);
   const Warp& warp = cta_.warps()[static_cast<std::size_t>(conflict.other_warp)];
   const int lane = conflict.other_lane;
   const PendingCopy* const copy = pending_copy(warp, conflict);
@@ -113,9 +113,9 @@ ConflictReporter& ConflictReporter::reporter_of(const SharedAccess& access) cons
   return access.peer == nullptr ? cta_.conflicts() : cta_.cluster().peer(access.peer->owner)->conflicts();
 }
 
-// What the finding says, and what it calls the other access. `told`: the mbarrier that a copy in flight will signal.
+// What the finding says, and what it calls the other access. `signalled`: the mbarrier that a copy in flight will signal.
 ConflictReporter::Words ConflictReporter::words_for(const SharedAccess& access, const Conflict& conflict,
-                                                    const Mbarrier* told) const {
+                                                    const Mbarrier* signalled) const {
   const Instruction& instruction = cta_.code()[static_cast<std::size_t>(access.instruction)];
   const std::string memory = access.peer == nullptr
                                  ? "shared memory"
@@ -127,11 +127,11 @@ ConflictReporter::Words ConflictReporter::words_for(const SharedAccess& access, 
                                : cta_.code()[static_cast<std::size_t>(conflict.other_instruction)].instruction_class;
   const bool by_tma = other_class == InstructionClass::tma;
   const bool by_warp = other_class == InstructionClass::cp_async || other_class == InstructionClass::other;
-  const char* const under_way = by_tma                                          ? "load by TMA"
-                                : by_warp                                       ? "cp.async"
-                                : other_class == InstructionClass::shared_store ? "store by st.async"
-                                                                                : "reduction by red.async";
-  const std::string issued = by_tma ? "TMA load issued" : fmt::format("{} issued", under_way);
+  const char* const copy = by_tma                                          ? "load by TMA"
+                           : by_warp                                       ? "cp.async"
+                           : other_class == InstructionClass::shared_store ? "store by st.async"
+                                                                           : "reduction by red.async";
+  const std::string issued = by_tma ? "TMA load issued" : fmt::format("{} issued", copy);
   switch (conflict.kind) {
     case Conflict::Kind::uninitialised:
       return {fmt::format("a read of byte {} of {}, to which nothing has been written", conflict.offset, memory), ""};
@@ -139,7 +139,7 @@ ConflictReporter::Words ConflictReporter::words_for(const SharedAccess& access, 
     case Conflict::Kind::write_to_pending_copy:
       return {fmt::format("a {} byte {} of {}, to which a {} is in flight: {}",
                           conflict.kind == Conflict::Kind::pending_copy ? "read of" : "write to", conflict.offset,
-                          memory, under_way, reporter_of(access).why_under_way(*this, access, conflict, told)),
+                          memory, copy, reporter_of(access).why_in_flight(*this, access, conflict, signalled)),
               issued};
     case Conflict::Kind::overlapping_copies:
       return {again ? fmt::format(
@@ -149,7 +149,7 @@ ConflictReporter::Words ConflictReporter::words_for(const SharedAccess& access, 
                     : fmt::format(
                           "two copies write the same byte, byte {} of {}: the {} issued before this one is still in "
                           "flight",
-                          conflict.offset, memory, under_way),
+                          conflict.offset, memory, copy),
               issued};
     case Conflict::Kind::written_during_read:
       return {
@@ -188,10 +188,10 @@ void ConflictReporter::report(const SharedAccess& access, const Conflict& confli
     return;
   CtaExecutor& owner = access.peer == nullptr ? cta_ : *cta_.cluster().peer(access.peer->owner);
   const std::size_t rank = cta_.cluster().rank();
-  const bool under_way_still =
+  const bool in_flight =
       conflict.kind == Conflict::Kind::pending_copy || conflict.kind == Conflict::Kind::write_to_pending_copy;
-  const Mbarrier* const told = under_way_still ? told_by_copy(owner, conflict) : nullptr;
-  const Words words = words_for(access, conflict, told);
+  const Mbarrier* const signalled = in_flight ? signalled_by_copy(owner, conflict) : nullptr;
+  const Words words = words_for(access, conflict, signalled);
   RawFinding raw = cta_.describe(kind, &warp, &instruction, conflict.lane, conflict.offset, words.message);
   raw.other_place = cta_.place_of(conflict.other_instruction);
   if (conflict.other_instruction >= 0) {
@@ -202,7 +202,7 @@ void ConflictReporter::report(const SharedAccess& access, const Conflict& confli
     const std::size_t other_rank = conflict.other_rank.value_or(owner.cluster().rank());
     if (other_rank != rank) raw.finding.other->cta = cta_.cluster().peer(other_rank)->cta();
   }
-  add_wait(raw.finding, access.warp, instruction.wgmma >= 0 ? 0 : conflict.lane, 0, told);
+  add_wait(raw.finding, access.warp, instruction.wgmma >= 0 ? 0 : conflict.lane, 0, signalled);
   if (conflict.other_number != 0 && conflict.other_rank.value_or(rank) == rank && access.peer == nullptr)
     add_wait(raw.finding, conflict.other_warp, conflict.other_lane, conflict.other_number, nullptr);
   cta_.findings().add(std::move(raw));

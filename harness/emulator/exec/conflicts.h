@@ -26,11 +26,11 @@ class ConflictReporter : public ConflictSink, public GlobalConflictSink {
   };
 
   void add_wait(Finding& finding, int warp, int lane, AccessNumber number, const Mbarrier* at) const;
-  std::string why_under_way(const ConflictReporter& by, const SharedAccess& access, const Conflict& conflict,
-                            const Mbarrier* told) const;
+  std::string why_in_flight(const ConflictReporter& by, const SharedAccess& access, const Conflict& conflict,
+                            const Mbarrier* signalled) const;
   bool is_filled_again(const SharedAccess& access, const Conflict& conflict) const;
   ConflictReporter& reporter_of(const SharedAccess& access) const;
-  Words words_for(const SharedAccess& access, const Conflict& conflict, const Mbarrier* told) const;
+  Words words_for(const SharedAccess& access, const Conflict& conflict, const Mbarrier* signalled) const;
 
   CtaExecutor& cta_;
 };

@@ -21,14 +21,14 @@ constexpr int kIdleRounds = 1000;
 // A warp yields after this many loop iterations, because it may be waiting for a value that another warp will write.
 // The number is small, so that waiting costs little, but larger than the number of iterations between two waits in the
 // ladder's kernels, so that the order of their warps is determined by their mbarriers.
-constexpr int kLoopsPerTurn = 256;
+constexpr int kLoopsPerSlot = 256;
 // For a warp that has been seen to wait for memory.
-constexpr int kLoopsPerTurnOfStuck = 8;
+constexpr int kLoopsPerSlotOfStuck = 8;
 
 // A warp that waits without returning to an earlier state, because its loop contains a clock, a random number or a
 // counter, lets other lanes of the warp run after it has yielded this many times, and other CTAs after this many rounds
 // of all warps.
-constexpr unsigned kTurnsOfPatience = 16;
+constexpr unsigned kSlotsOfPatience = 16;
 constexpr int kRoundsOfPatience = 64;
 
 std::uint32_t low_mask(std::uint32_t count) { return count >= 32 ? kAllLanes : (1u << count) - 1; }
@@ -115,9 +115,9 @@ void CtaExecutor::reset_warps() {
     warp.failed_wait = {};
     warp.last_arrival = {};
     warp.cluster = {};
-    warp.turn.taken = warp.turn.records = false;
+    warp.snapshot.taken = warp.snapshot.records = false;
     warp.tried = warp.waited = 0;
-    warp.gave_way = false;
+    warp.has_yielded = false;
     warp.has_been_stuck = false;
     std::memset(warp.groups, 0, sizeof warp.groups);
     warp.waits.clear();
@@ -132,7 +132,7 @@ CtaExecutor::State CtaExecutor::resume() {
   may_go_on_ = false;
   for (Warp& warp : warps_) {
     warp.stuck = false;  // others may have changed memory
-    warp.turn.taken = warp.turn.records = false;
+    warp.snapshot.taken = warp.snapshot.records = false;
   }
   State state = State::stopped;
   while (!stopped_) {
@@ -144,23 +144,23 @@ CtaExecutor::State CtaExecutor::resume() {
       }
       if (warp.status == WarpStatus::ready) {
         any_ran = true;
-        if (trace_ == nullptr && dataflow_ == nullptr && !warp.turn.records)
+        if (trace_ == nullptr && dataflow_ == nullptr && !warp.snapshot.records)
           run_warp<false>(warp);
         else
           run_warp<true>(warp);
         if (stopped_) break;
         if (warp.status == WarpStatus::yielded) {
-          warp.stuck = !warp.asked_mbarrier() && has_come_back(*this, warp);
+          warp.stuck = !warp.tested_mbarrier() && has_come_back(*this, warp);
           warp.stuck_at = changes_;
           warp.has_been_stuck |= warp.stuck;
           // A warp that is not waiting at an mbarrier does its own work: the budget, not the deadlock check, ends its
           // endless loop.
-          if (!warp.stuck && !warp.asked_mbarrier()) ++progress_;
+          if (!warp.stuck && !warp.tested_mbarrier()) ++progress_;
           if (warp.stuck && spins_on_a_lock(*this, warp) && let_others_run(warp, changes_)) warp.stuck = false;
-          const bool waits = !warp.stuck && !warp.asked_mbarrier() && may_wait(*this, warp);
-          if (waits && ++warp.waited % kTurnsOfPatience == 0 && !let_others_run(warp, changes_)) warp.tried = 0;
+          const bool waits = !warp.stuck && !warp.tested_mbarrier() && may_wait(*this, warp);
+          if (waits && ++warp.waited % kSlotsOfPatience == 0 && !let_others_run(warp, changes_)) warp.tried = 0;
           any_waits |= waits;
-          only_waited &= waits || warp.stuck || warp.asked_mbarrier();
+          only_waited &= waits || warp.stuck || warp.tested_mbarrier();
         } else {
           only_waited = false;
         }
@@ -189,13 +189,13 @@ CtaExecutor::State CtaExecutor::resume() {
       state = State::stuck;
       break;
     }
-    if (give_way()) {
+    if (yield_to_others()) {
       idle_rounds = 0;
       continue;
     }
     // A warp that spins on memory, rather than on something that only the CTA's own warps can change, may be waiting
     // for another CTA.
-    const auto spins = [](const Warp& warp) { return warp.status == WarpStatus::yielded && !warp.asked_mbarrier(); };
+    const auto spins = [](const Warp& warp) { return warp.status == WarpStatus::yielded && !warp.tested_mbarrier(); };
     if (std::any_of(warps_.begin(), warps_.end(), spins)) {
       state = State::stuck;
       break;
@@ -210,7 +210,7 @@ CtaExecutor::State CtaExecutor::resume() {
 // Runs a warp until it has to wait, yields or has ended.
 template <bool kRecords>
 void CtaExecutor::run_warp(Warp& warp) {
-  int loops_left = warp.has_been_stuck ? kLoopsPerTurnOfStuck : kLoopsPerTurn;
+  int loops_left = warp.has_been_stuck ? kLoopsPerSlotOfStuck : kLoopsPerSlot;
   std::byte* const registers = warp.registers;
   const Instruction* const code = code_.data();
   ExecutionCount* const executions = counters_.executions.data();
@@ -288,7 +288,7 @@ void CtaExecutor::run_warp(Warp& warp) {
 
 void CtaExecutor::record(Warp& warp, const Instruction& instruction, std::uint32_t mask) {
   if (trace_ != nullptr) trace_->execute(warp.index, warp.pc);
-  if (warp.turn.records) warp.turn.executed[static_cast<std::size_t>(warp.pc)] = true;
+  if (warp.snapshot.records) warp.snapshot.executed[static_cast<std::size_t>(warp.pc)] = true;
   if (dataflow_ != nullptr && mask != 0) dataflow_->execute(*this, warp, instruction, mask);
 }
 
@@ -318,10 +318,10 @@ void CtaExecutor::end_lanes(Warp& warp, std::uint32_t mask) {
   cluster_.end_lanes(warp, mask);
 }
 
-bool CtaExecutor::give_way() {
+bool CtaExecutor::yield_to_others() {
   bool others_run = false;
   for (Warp& warp : warps_) {
-    if (warp.status == WarpStatus::yielded && (warp.stuck || warp.asked_mbarrier()) && let_others_run(warp, changes_))
+    if (warp.status == WarpStatus::yielded && (warp.stuck || warp.tested_mbarrier()) && let_others_run(warp, changes_))
       others_run = true;
   }
   return others_run;

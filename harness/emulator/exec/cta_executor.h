@@ -61,7 +61,7 @@ class CtaExecutor {
   bool may_go_on() const { return may_go_on_; }
   /// The last resort: lanes that spin yield to others of their warp, as independently scheduled threads do. False if
   /// there are no such lanes.
-  bool give_way();
+  bool yield_to_others();
   /// Reports that the CTA, which is stuck, will remain so. `others` is the number of CTAs that are stuck with it,
   /// `unstarted` the number of those for which there is no room.
   void report_stuck(std::uint64_t others, std::uint64_t unstarted);

@@ -72,8 +72,9 @@ class CtaMemory {
   void report_overwritten_global(const Warp& warp, const Instruction& instruction, const MemoryAccess& access,
                                  const LaneAddresses& at, std::uint32_t lanes);
   /// Communication with other threads through memory: a strong operation has read or written. `adds`: it is atomic.
-  void hear(Warp& warp, const Instruction& instruction, const MemoryAccess& access, const LaneAddresses& at);
-  void tell(Warp& warp, const Instruction& instruction, const MemoryAccess& access, const LaneAddresses& at, bool adds);
+  void acquire(Warp& warp, const Instruction& instruction, const MemoryAccess& access, const LaneAddresses& at);
+  void release(Warp& warp, const Instruction& instruction, const MemoryAccess& access, const LaneAddresses& at,
+               bool adds);
   /// The common case of an access to shared memory: all lanes take part, and nothing is wrong. Otherwise there is no
   /// pattern.
   PlacedPattern whole_warp_access(const Warp& warp, const Instruction& instruction, std::int32_t reg,

@@ -183,7 +183,7 @@ void report_deadlock(CtaExecutor& cta) {
 
 void report_stuck(CtaExecutor& cta, std::uint64_t others, std::uint64_t unstarted) {
   const auto first = std::find_if(cta.warps().begin(), cta.warps().end(), [](const Warp& warp) {
-    return warp.status == WarpStatus::yielded && !warp.asked_mbarrier();
+    return warp.status == WarpStatus::yielded && !warp.tested_mbarrier();
   });
   if (first == cta.warps().end()) return report_deadlock(cta);
   const Instruction* const look = looked_at(cta, *first);

@@ -49,7 +49,7 @@ bool wait_for_lanes(CtaExecutor& cta, Warp& warp, const Instruction& instruction
 }
 
 bool gather_at_barrier(CtaExecutor& cta, Warp& warp, const Instruction& instruction) {
-  if (!warp.gave_way) return false;
+  if (!warp.has_yielded) return false;
   const std::int32_t at = cta.index_of(instruction);
   while (!warp.stack.empty() && warp.stack.back().sync == at && warp.stack.back().reconverge == warp.reconverge) {
     warp.active |= warp.stack.back().mask;
@@ -170,9 +170,9 @@ bool let_others_run(Warp& warp, std::uint64_t changes) {
       warp.stack.push_back({own.pc, top.reconverge, own.mask, own.branch});
       warp.pc = top.pc;
       warp.active = there;
-      warp.gave_way = true;
+      warp.has_yielded = true;
     }
-    warp.turn.taken = warp.turn.records = false;
+    warp.snapshot.taken = warp.snapshot.records = false;
     return true;
   }
   return false;

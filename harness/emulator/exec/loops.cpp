@@ -85,18 +85,18 @@ const Instruction* looked_at(CtaExecutor& cta, const Warp& warp) {
 }
 
 bool has_come_back(CtaExecutor& cta, Warp& warp) {
-  Turn& turn = warp.turn;
+  Snapshot& last = warp.snapshot;
   const std::size_t bytes = cta.context().kernel.register_bytes;
   const auto same = [&](std::int32_t place, std::size_t size) {
-    return std::memcmp(turn.registers.data() + place, warp.registers + place, size) == 0;
+    return std::memcmp(last.registers.data() + place, warp.registers + place, size) == 0;
   };
-  if (turn.taken && turn.changes == cta.changes() && turn.pc == warp.pc && turn.reconverge == warp.reconverge &&
-      turn.active == warp.active && turn.depth == warp.stack.size()) {
+  if (last.taken && last.changes == cta.changes() && last.pc == warp.pc && last.reconverge == warp.reconverge &&
+      last.active == warp.active && last.depth == warp.stack.size()) {
     if (same(0, bytes)) return true;
-    if (turn.records) {
+    if (last.records) {
       const std::vector<std::int32_t> deciding =
           deciding_registers(cta.code(), 0, static_cast<std::int32_t>(cta.code().size()),
-                             [&](std::int32_t i) { return turn.executed[static_cast<std::size_t>(i)]; });
+                             [&](std::int32_t i) { return last.executed[static_cast<std::size_t>(i)]; });
       if (std::all_of(deciding.begin(), deciding.end(), [&](std::int32_t place) {
             return same(place, static_cast<std::size_t>(cta.context().kernel.places.at(place)));
           })) {
@@ -104,19 +104,19 @@ bool has_come_back(CtaExecutor& cta, Warp& warp) {
       }
     }
   }
-  if (turn.taken && ++turn.since < turn.next) return false;
+  if (last.taken && ++last.since < last.next) return false;
   // The state of wgmma and TMA is not in the registers.
-  turn.records = turn.taken && turn.changes == cta.changes() && cta.async() == nullptr;
-  turn.executed.assign(turn.records ? cta.code().size() : 0, false);
-  turn.next = turn.taken ? std::min(2 * turn.next, Turn::kMostTurns) : 1;
-  turn.taken = true;
-  turn.since = 0;
-  turn.changes = cta.changes();
-  turn.registers.assign(warp.registers, warp.registers + bytes);
-  turn.pc = warp.pc;
-  turn.reconverge = warp.reconverge;
-  turn.active = warp.active;
-  turn.depth = warp.stack.size();
+  last.records = last.taken && last.changes == cta.changes() && cta.async() == nullptr;
+  last.executed.assign(last.records ? cta.code().size() : 0, false);
+  last.next = last.taken ? std::min(2 * last.next, Snapshot::kMostSlots) : 1;
+  last.taken = true;
+  last.since = 0;
+  last.changes = cta.changes();
+  last.registers.assign(warp.registers, warp.registers + bytes);
+  last.pc = warp.pc;
+  last.reconverge = warp.reconverge;
+  last.active = warp.active;
+  last.depth = warp.stack.size();
   cta.watch();
   return false;
 }

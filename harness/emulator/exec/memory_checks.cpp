@@ -161,9 +161,10 @@ void CtaMemory::report_overwritten_global(const Warp& warp, const Instruction& i
 }
 
 // What other threads have released at the addresses that are read with a strong operation.
-void CtaMemory::hear(Warp& warp, const Instruction& instruction, const MemoryAccess& access, const LaneAddresses& at) {
+void CtaMemory::acquire(Warp& warp, const Instruction& instruction, const MemoryAccess& access,
+                        const LaneAddresses& at) {
   if (cta_.ordering() == nullptr || !is_strong(instruction.strength)) return;
-  if (cluster_.has_peers() && access.space == ptx::Space::shared) cluster_.hear_flags(warp, access);
+  if (cluster_.has_peers() && access.space == ptx::Space::shared) cluster_.acquire_flags(warp, access);
   if (access.peer != nullptr) return;
   for_each_place(access, at, [&](int lane, Ordering::Place place) {
     cta_.ordering()->strong_read(warp.index, lane, warp.alive, place,
@@ -171,10 +172,10 @@ void CtaMemory::hear(Warp& warp, const Instruction& instruction, const MemoryAcc
   });
 }
 
-void CtaMemory::tell(Warp& warp, const Instruction& instruction, const MemoryAccess& access, const LaneAddresses& at,
-                     bool adds) {
+void CtaMemory::release(Warp& warp, const Instruction& instruction, const MemoryAccess& access, const LaneAddresses& at,
+                        bool adds) {
   if (cta_.ordering() == nullptr || !is_strong(instruction.strength)) return;
-  if (cluster_.has_peers() && access.space == ptx::Space::shared) cluster_.tell_flags(warp, instruction, access);
+  if (cluster_.has_peers() && access.space == ptx::Space::shared) cluster_.release_flags(warp, instruction, access);
   if (access.peer != nullptr) return;
   for_each_place(access, at, [&](int lane, Ordering::Place place) {
     cta_.ordering()->strong_write(warp.index, lane, place,

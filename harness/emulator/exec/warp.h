@@ -58,8 +58,8 @@ struct UndefinedLanes {
 /// A snapshot of a warp when it yielded. If a later state is equal and no memory has changed in between, the warp will
 /// repeat it for ever, unless another CTA changes memory. The state consists of the warp's position, and the registers
 /// that decide its path and its memory accesses.
-struct Turn {
-  static constexpr unsigned kMostTurns = 64;  // between two snapshots: longer cycles are not recognised
+struct Snapshot {
+  static constexpr unsigned kMostSlots = 64;  // between two snapshots: longer cycles are not recognised
   bool taken = false;
   std::uint64_t changes = 0;
   std::vector<std::byte> registers;
@@ -108,9 +108,9 @@ struct Warp {
   };
   Arrival last_arrival;
   /// Whether the failed test was its last instruction.
-  bool asked_mbarrier() const { return failed_wait.instruction >= 0 && failed_wait.instruction == pc - 1; }
+  bool tested_mbarrier() const { return failed_wait.instruction >= 0 && failed_wait.instruction == pc - 1; }
 
-  Turn turn;
+  Snapshot snapshot;
   // The warp is in a cycle that only a change of memory can end, and memory has not changed since the counter was
   // `stuck_at`.
   bool stuck = false;
@@ -118,7 +118,7 @@ struct Warp {
   std::uint64_t stuck_at = 0;
   std::uint64_t tried_at = 0;  // when lanes last yielded to others of the warp,
   unsigned tried = 0;          // and how often, without a change of memory
-  bool gave_way = false;       // so that lanes can reach a barrier one after another
+  bool has_yielded = false;    // so that lanes can reach a barrier one after another
   unsigned waited = 0;         // slots that ended in a loop that may be waiting, without a return to an earlier state
 
   // The barrier of the cluster: lanes that have arrived and wait for others to arrive, lanes whose phase is complete

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "emulator/exec/async_chunks.h"
+#include "emulator/lanes/across_lanes.h"
 #include "emulator/lanes/lane_table.h"
-#include "emulator/lanes/warp.h"
 
 namespace flash_ladder::emulator {
 namespace {

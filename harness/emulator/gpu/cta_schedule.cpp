@@ -197,7 +197,7 @@ void CtaSchedule::run_resident() {
 bool CtaSchedule::let_lanes_yield() {
   bool others_run = false;
   for (Resident& waiting : resident_) {
-    if (!waiting.executor->may_go_on() && !waiting.executor->give_way()) continue;
+    if (!waiting.executor->may_go_on() && !waiting.executor->yield_to_others()) continue;
     others_run = true;
     waiting.seen = 0;
   }

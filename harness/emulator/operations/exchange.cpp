@@ -12,7 +12,7 @@
 #include "emulator/exec/cta_executor.h"
 #include "emulator/exec/definedness.h"
 #include "emulator/exec/divergence.h"
-#include "emulator/lanes/warp.h"
+#include "emulator/lanes/across_lanes.h"
 #include "emulator/operations/operations.h"
 
 namespace flash_ladder::emulator {

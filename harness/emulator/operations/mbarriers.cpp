@@ -147,7 +147,7 @@ std::uint32_t arrive_at_peers(CtaExecutor& cta, Warp& warp, const Instruction& i
     std::fill_n(offsets, kWarpSize, offset);
     cta.cluster().read_peer(warp, instruction, *peer, kStrong, 1u << lane, 8,
                             offsets);  // it had already been initialised
-    cta.cluster().tell_peer(warp, *peer, 1u << lane, found->arriving);
+    cta.cluster().release_to_peer(warp, *peer, 1u << lane, found->arriving);
     arrive(*peer, *found, count);
   }
   return own;

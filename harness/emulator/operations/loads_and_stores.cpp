@@ -151,7 +151,7 @@ void load(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uin
   const std::int32_t reg = instruction.r[instruction.writes];
   cta.memory().for_each_space(warp, instruction, reg, mask, [&](const MemoryAccess& access, const LaneAddresses& at) {
     cta.memory().check_read(warp, instruction, at, access);
-    cta.memory().hear(warp, instruction, access, at);
+    cta.memory().acquire(warp, instruction, access, at);
     if (is_one_copy(instruction, access)) {
       std::memcpy(warp.registers + instruction.r[0], access.host[0], std::size_t{kWarpSize} * instruction.bytes);
     } else {
@@ -227,7 +227,7 @@ void store(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::ui
                 overwritten & ~unchanged_lanes(warp.registers, instruction, access.host, overwritten));
           }
         }
-        cta.memory().tell(warp, instruction, access, at, false);
+        cta.memory().release(warp, instruction, access, at, false);
       });
   if (changes) cta.note_progress();
 }
@@ -258,8 +258,8 @@ void for_each_atomic(CtaExecutor& cta, Warp& warp, const Instruction& instructio
         }
         if (access.space == Space::global && cta.memory().watches_global())
           cta.memory().write_global(warp, instruction, access, at, 0);
-        cta.memory().hear(warp, instruction, access, at);
-        cta.memory().tell(warp, instruction, access, at, true);
+        cta.memory().acquire(warp, instruction, access, at);
+        cta.memory().release(warp, instruction, access, at, true);
         for (std::uint32_t rest = access.good; rest != 0; rest &= rest - 1) {
           const auto lane = static_cast<std::size_t>(std::countr_zero(rest));
           changes |= f(lane, access.host[lane], access.space);

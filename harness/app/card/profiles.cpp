@@ -1,4 +1,4 @@
-#include "app/card/recorded.h"
+#include "app/card/profiles.h"
 
 #include <fmt/format.h>
 
@@ -25,7 +25,7 @@ std::optional<double> tflops_at(const std::vector<PeerResult>& results, const At
 
 }  // namespace
 
-std::vector<std::string> Recorded::devices() const {
+std::vector<std::string> Profiles::devices() const {
   std::vector<std::string> names;
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(paths_.profiles, error))
@@ -39,7 +39,7 @@ std::vector<std::string> Recorded::devices() const {
   return names;
 }
 
-const Recording* Recorded::find(const std::string& device, const Version& version) {
+const Recording* Profiles::find(const std::string& device, const Version& version) {
   const fs::path path = paths_.profiles / device / (label(version) + ".json");
   const auto known = recordings_.find(path);
   if (known != recordings_.end()) return known->second.get();
@@ -55,7 +55,7 @@ const Recording* Recorded::find(const std::string& device, const Version& versio
   return recording.get();
 }
 
-const BusyTable* Recorded::busy(const std::string& device) {
+const BusyTable* Profiles::busy(const std::string& device) {
   const auto [entry, is_new] = busy_.try_emplace(device);
   if (is_new) try {
       entry->second = read_busy(paths_.profiles / device / "ncu.json");
@@ -65,13 +65,13 @@ const BusyTable* Recorded::busy(const std::string& device) {
   return entry->second ? &*entry->second : nullptr;
 }
 
-const std::string& Recorded::current_hash(const Version& version) {
+const std::string& Profiles::current_hash(const Version& version) {
   const auto [entry, is_new] = hashes_.try_emplace(label(version));
   if (is_new) entry->second = code_hash(source_file(version, paths_.source), paths_.source / "common");
   return entry->second;
 }
 
-const PeersFile* Recorded::peers(const std::string& device, const AttentionProblem& problem) {
+const PeersFile* Profiles::peers(const std::string& device, const AttentionProblem& problem) {
   const auto path = paths_.profiles / device / (problem.dtype == Dtype::e4m3 ? "peers_e4m3.json" : "peers.json");
   const auto [entry, is_new] = peers_.try_emplace(path);
   if (is_new) try {
@@ -87,7 +87,7 @@ const PeersFile* Recorded::peers(const std::string& device, const AttentionProbl
   return measured == problem ? &*file : nullptr;
 }
 
-BesidePeers Recorded::beside_peers(const std::string& device, const Version& version, const std::string& config,
+BesidePeers Profiles::beside_peers(const std::string& device, const Version& version, const std::string& config,
                                    const AttentionProblem& problem) {
   const PeersFile* const file = peers(device, problem);
   if (file == nullptr) return {};
@@ -103,7 +103,7 @@ BesidePeers Recorded::beside_peers(const std::string& device, const Version& ver
   return found;
 }
 
-std::optional<RecordedSpeed> Recorded::speed_beside_peers(const std::string& device, const Version& version,
+std::optional<RecordedSpeed> Profiles::speed_beside_peers(const std::string& device, const Version& version,
                                                           const AttentionProblem& problem, const std::string& config) {
   const Recording* const recording = find(device, version);
   const PeersFile* const file = peers(device, problem);
@@ -131,7 +131,7 @@ std::optional<RecordedSpeed> Recorded::speed_beside_peers(const std::string& dev
   return best;
 }
 
-std::optional<RecordedSpeed> Recorded::speed_by_record(const std::string& device, const Version& version,
+std::optional<RecordedSpeed> Profiles::speed_by_record(const std::string& device, const Version& version,
                                                        const AttentionProblem& problem, const std::string& config) {
   const Recording* const recording = find(device, version);
   const Result* const result = recording ? find_result(*recording, problem, config) : nullptr;
@@ -146,18 +146,18 @@ std::optional<RecordedSpeed> Recorded::speed_by_record(const std::string& device
                        .stale = recording->stale};
 }
 
-std::optional<RecordedSpeed> Recorded::speed(const std::string& device, const Version& version,
+std::optional<RecordedSpeed> Profiles::speed(const std::string& device, const Version& version,
                                              const AttentionProblem& problem, const std::string& config) {
   if (auto found = speed_beside_peers(device, version, problem, config)) return found;
   return speed_by_record(device, version, problem, config);
 }
 
-std::optional<std::pair<RecordedSpeed, RecordedSpeed>> Recorded::speeds(const std::string& device, const Version& from,
+std::optional<std::pair<RecordedSpeed, RecordedSpeed>> Profiles::speeds(const std::string& device, const Version& from,
                                                                         const Version& to,
                                                                         const AttentionProblem& problem,
                                                                         const std::string& config_from,
                                                                         const std::string& config_to) {
-  for (const auto measured : {&Recorded::speed_beside_peers, &Recorded::speed_by_record}) {
+  for (const auto measured : {&Profiles::speed_beside_peers, &Profiles::speed_by_record}) {
     const auto a = (this->*measured)(device, from, problem, config_from);
     const auto b = (this->*measured)(device, to, problem, config_to);
     if (a && b) return std::pair(*a, *b);

@@ -7,7 +7,7 @@
 #include <optional>
 #include <vector>
 
-#include "results/microscope.h"
+#include "results/debug_report.h"
 #include "worker/diagnosis/tiling.h"
 #include "worker/inputs.h"
 #include "worker/parallel.h"
@@ -29,8 +29,9 @@ struct ShownRow {
 
 /// Uses these data; if the output is right for normal data, one of the check's other distributions for which it is
 /// wrong replaces them. Fills in everything except the members that name the version, and `look_at`. The members of
-/// Microscope also say which problem it is.
-Microscope look_closely(const AttentionProblem& problem, Distribution data, std::uint64_t seed, const Tiling& tiling,
-                        const ShownRow& shown, const Examine& examine, const Progress& progress = {});
+/// DebugReport also say which problem it is.
+DebugReport debug_tile_by_tile(const AttentionProblem& problem, Distribution data, std::uint64_t seed,
+                               const Tiling& tiling, const ShownRow& shown, const Examine& examine,
+                               const Progress& progress = {});
 
 }  // namespace flash_ladder

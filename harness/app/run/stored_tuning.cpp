@@ -1,4 +1,4 @@
-#include "app/run/tuned.h"
+#include "app/run/stored_tuning.h"
 
 #include <fmt/format.h>
 
@@ -16,7 +16,7 @@ std::filesystem::path tuning_file(const Paths& paths, const DeviceInfo& device) 
   return paths.profiles / device_slug(device.name) / "tuning.json";
 }
 
-Tuned::Tuned(const Paths& paths, const std::optional<Gpu>& gpu) : paths_(paths) {
+StoredTuning::StoredTuning(const Paths& paths, const std::optional<Gpu>& gpu) : paths_(paths) {
   if (!gpu || gpu->is_virtual) return;
   file_ = tuning_file(paths, gpu->info);
   try {
@@ -26,7 +26,7 @@ Tuned::Tuned(const Paths& paths, const std::optional<Gpu>& gpu) : paths_(paths) 
   }
 }
 
-Tuned::Answer Tuned::find(const Version& version, const AttentionProblem& problem) const {
+StoredTuning::Answer StoredTuning::find(const Version& version, const AttentionProblem& problem) const {
   const TuningEntry* entry = tuning_ ? tuning_->find(kernel_id(version), problem) : nullptr;
   if (!entry) return {};
   const auto refuse = [&](const std::string& why) {

@@ -15,10 +15,10 @@ namespace flash_ladder {
 /// profiles/<device>/tuning.json.
 std::filesystem::path tuning_file(const Paths& paths, const DeviceInfo& device);
 
-class Tuned {
+class StoredTuning {
  public:
   /// Reads the GPU's file. The virtual GPU, which has no clock, has no such file; without a GPU, nothing is read.
-  Tuned(const Paths& paths, const std::optional<Gpu>& gpu);
+  StoredTuning(const Paths& paths, const std::optional<Gpu>& gpu);
 
   struct Answer {
     const TuningEntry* entry = nullptr;  // nullptr: no entry can be used

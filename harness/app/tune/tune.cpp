@@ -1,4 +1,4 @@
-#include "app/tune/tuning.h"
+#include "app/tune/tune.h"
 
 #include <fmt/chrono.h>
 #include <fmt/format.h>
@@ -16,7 +16,7 @@
 #include "app/options/selection.h"
 #include "app/run/kernel_code.h"
 #include "app/run/runner.h"
-#include "app/run/tuned.h"
+#include "app/run/stored_tuning.h"
 #include "app/run/up_to_date.h"
 #include "app/terminal/table.h"
 #include "app/terminal/terminal.h"

@@ -5,7 +5,7 @@
 // added to C one after another in order of k, each sum rounded to nearest even in fp32. Tensor cores add several products
 // at a time with truncation, in an order that NVIDIA does not specify, so their results differ in the last bits.
 
-#include "emulator/lanes/warp.h"
+#include "emulator/lanes/across_lanes.h"
 
 #if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
 #define EMULATOR_HAS_X86_64_V3

@@ -60,7 +60,7 @@ struct SeenLayout {
   std::optional<Operand> first;
 };
 
-struct Microscope {
+struct DebugReport {
   std::string kernel, name, config, device;
   AttentionProblem problem;
   std::string inputs;                   // the inputs that are shown: "normal"
@@ -89,8 +89,8 @@ struct Microscope {
   bool right() const;
 };
 
-/// Reading throws std::exception for anything that is not a Microscope.
-void to_json(nlohmann::json& json, const Microscope& microscope);
-void from_json(const nlohmann::json& json, Microscope& microscope);
+/// Reading throws std::exception for anything that is not a DebugReport.
+void to_json(nlohmann::json& json, const DebugReport& report);
+void from_json(const nlohmann::json& json, DebugReport& report);
 
 }  // namespace flash_ladder

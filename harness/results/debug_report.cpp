@@ -1,4 +1,4 @@
-#include "results/microscope.h"
+#include "results/debug_report.h"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -145,75 +145,75 @@ void from_json(const json& json, SeenLayout& layout) {
 
 // ---- The whole ----
 
-const Cut* Microscope::first_wrong() const {
+const Cut* DebugReport::first_wrong() const {
   const auto found = std::ranges::find_if(cuts, [](const Cut& cut) { return !cut.right(); });
   return found == cuts.end() ? nullptr : &*found;
 }
 
-bool Microscope::right() const {
+bool DebugReport::right() const {
   return first_wrong() == nullptr && findings.empty() &&
          std::ranges::all_of(layouts, [](const SeenLayout& layout) { return layout.wrong == 0; }) &&
          (!P || P->wrong == 0);
 }
 
-void to_json(json& json, const Microscope& microscope) {
-  json = {{"kernel", microscope.kernel},
-          {"name", microscope.name},
-          {"config", microscope.config},
-          {"device", microscope.device},
-          {"problem", microscope.problem},
-          {"inputs", microscope.inputs},
-          {"also_right", microscope.also_right},
-          {"seed", microscope.seed},
-          {"block_q", microscope.block_q},
-          {"block_kv", microscope.block_kv},
-          {"step_kv", microscope.step_kv},
+void to_json(json& json, const DebugReport& report) {
+  json = {{"kernel", report.kernel},
+          {"name", report.name},
+          {"config", report.config},
+          {"device", report.device},
+          {"problem", report.problem},
+          {"inputs", report.inputs},
+          {"also_right", report.also_right},
+          {"seed", report.seed},
+          {"block_q", report.block_q},
+          {"block_kv", report.block_kv},
+          {"step_kv", report.step_kv},
           {"row",
-           {{"batch", microscope.batch},
-            {"head", microscope.head},
-            {"row", microscope.row},
-            {"holder", known_or_null(microscope.holder)},
-            {"scale", microscope.scale},
-            {"Q", microscope.Q},
-            {"K", microscope.K},
-            {"V", microscope.V}}},
-          {"right", microscope.right()},
-          {"cuts", microscope.cuts},
-          {"P", known_or_null(microscope.P)},
-          {"layouts", microscope.layouts},
-          {"diagnosis", known_or_null(microscope.diagnosis)},
-          {"findings", microscope.findings},
-          {"look_at", microscope.look_at}};
+           {{"batch", report.batch},
+            {"head", report.head},
+            {"row", report.row},
+            {"holder", known_or_null(report.holder)},
+            {"scale", report.scale},
+            {"Q", report.Q},
+            {"K", report.K},
+            {"V", report.V}}},
+          {"right", report.right()},
+          {"cuts", report.cuts},
+          {"P", known_or_null(report.P)},
+          {"layouts", report.layouts},
+          {"diagnosis", known_or_null(report.diagnosis)},
+          {"findings", report.findings},
+          {"look_at", report.look_at}};
 }
 
-void from_json(const json& json, Microscope& microscope) {
-  microscope = {};
-  json.at("kernel").get_to(microscope.kernel);
-  json.at("name").get_to(microscope.name);
-  json.at("config").get_to(microscope.config);
-  json.at("device").get_to(microscope.device);
-  json.at("problem").get_to(microscope.problem);
-  json.at("inputs").get_to(microscope.inputs);
-  json.at("also_right").get_to(microscope.also_right);
-  json.at("seed").get_to(microscope.seed);
-  json.at("block_q").get_to(microscope.block_q);
-  json.at("block_kv").get_to(microscope.block_kv);
-  json.at("step_kv").get_to(microscope.step_kv);
+void from_json(const json& json, DebugReport& report) {
+  report = {};
+  json.at("kernel").get_to(report.kernel);
+  json.at("name").get_to(report.name);
+  json.at("config").get_to(report.config);
+  json.at("device").get_to(report.device);
+  json.at("problem").get_to(report.problem);
+  json.at("inputs").get_to(report.inputs);
+  json.at("also_right").get_to(report.also_right);
+  json.at("seed").get_to(report.seed);
+  json.at("block_q").get_to(report.block_q);
+  json.at("block_kv").get_to(report.block_kv);
+  json.at("step_kv").get_to(report.step_kv);
   const auto& row = json.at("row");
-  row.at("batch").get_to(microscope.batch);
-  row.at("head").get_to(microscope.head);
-  row.at("row").get_to(microscope.row);
-  read(row, "holder", microscope.holder);
-  row.at("scale").get_to(microscope.scale);
-  row.at("Q").get_to(microscope.Q);
-  row.at("K").get_to(microscope.K);
-  row.at("V").get_to(microscope.V);
-  json.at("cuts").get_to(microscope.cuts);
-  read(json, "P", microscope.P);
-  json.at("layouts").get_to(microscope.layouts);
-  read(json, "diagnosis", microscope.diagnosis);
-  json.at("findings").get_to(microscope.findings);
-  json.at("look_at").get_to(microscope.look_at);
+  row.at("batch").get_to(report.batch);
+  row.at("head").get_to(report.head);
+  row.at("row").get_to(report.row);
+  read(row, "holder", report.holder);
+  row.at("scale").get_to(report.scale);
+  row.at("Q").get_to(report.Q);
+  row.at("K").get_to(report.K);
+  row.at("V").get_to(report.V);
+  json.at("cuts").get_to(report.cuts);
+  read(json, "P", report.P);
+  json.at("layouts").get_to(report.layouts);
+  read(json, "diagnosis", report.diagnosis);
+  json.at("findings").get_to(report.findings);
+  json.at("look_at").get_to(report.look_at);
 }
 
 }  // namespace flash_ladder

@@ -64,9 +64,9 @@ struct BesidePeers {
 
 /// A view of the profiles directory that reads each file once. A profile that cannot be used counts as missing and is
 /// remembered in problems(), so that one broken file does not end a study.
-class Recorded {
+class Profiles {
  public:
-  explicit Recorded(const Paths& paths) : paths_(paths) {}
+  explicit Profiles(const Paths& paths) : paths_(paths) {}
 
   /// Sorted names of the folders, such as "h200", except that the folder named in profiles/shown_first.txt comes first.
   /// The folder of the virtual GPU, which has no TFLOP/s, is left out.

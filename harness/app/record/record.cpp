@@ -1,4 +1,4 @@
-#include "app/record/recording.h"
+#include "app/record/record.h"
 
 #include <fmt/chrono.h>
 #include <fmt/format.h>

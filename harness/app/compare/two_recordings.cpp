@@ -1,4 +1,4 @@
-#include "app/compare/recordings.h"
+#include "app/compare/two_recordings.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "worker/diagnosis/microscope.h"
+#include "worker/diagnosis/tile_by_tile.h"
 
 #include <fmt/format.h>
 
@@ -92,9 +92,9 @@ SeenLayout::Operand operand_of(std::int64_t n, std::int64_t k) {
   return operand;
 }
 
-class Microscopy {
+class TileByTile {
  public:
-  Microscopy(const AttentionProblem& problem, std::uint64_t seed, const Tiling& tiling, const Examine& examine,
+  TileByTile(const AttentionProblem& problem, std::uint64_t seed, const Tiling& tiling, const Examine& examine,
              const Progress& progress)
       : problem_(problem),
         seed_(seed),
@@ -103,10 +103,10 @@ class Microscopy {
         launch_([this, &examine](const Inputs& inputs) { return note(examine(inputs)); }),
         progress_(progress),
         laboratory_(tiling_, launch_, progress_) {}
-  Microscopy(const Microscopy&) = delete;
-  Microscopy& operator=(const Microscopy&) = delete;
+  TileByTile(const TileByTile&) = delete;
+  TileByTile& operator=(const TileByTile&) = delete;
 
-  Microscope look(Distribution data, const ShownRow& shown) {
+  DebugReport look(Distribution data, const ShownRow& shown) {
     seen_.problem = problem_;
     seen_.seed = seed_;
     seen_.block_q = tiling_.block_q;
@@ -335,14 +335,15 @@ class Microscopy {
   Inputs inputs_;
   std::vector<std::optional<HostBuffer>> outputs_;  // outputs of the cuts
   std::int64_t findings_of_launch_ = 0;
-  Microscope seen_;
+  DebugReport seen_;
 };
 
 }  // namespace
 
-Microscope look_closely(const AttentionProblem& problem, Distribution data, std::uint64_t seed, const Tiling& tiling,
-                        const ShownRow& shown, const Examine& examine, const Progress& progress) {
-  return Microscopy(problem, seed, tiling, examine, progress).look(data, shown);
+DebugReport debug_tile_by_tile(const AttentionProblem& problem, Distribution data, std::uint64_t seed,
+                               const Tiling& tiling, const ShownRow& shown, const Examine& examine,
+                               const Progress& progress) {
+  return TileByTile(problem, seed, tiling, examine, progress).look(data, shown);
 }
 
 }  // namespace flash_ladder
