@@ -1,4 +1,4 @@
-// The declarations for the registration in a kernel file: the kernel's argument, and the list to which the file adds itself.
+// The declarations for a kernel file's registration: the kernel's argument, and the list to which the file adds itself.
 #pragma once
 
 #include "attention.h"
