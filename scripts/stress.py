@@ -6,6 +6,7 @@
             100 launches that must agree bit for bit (3 on the virtual GPU, which executes in the same order every
             time); on a GPU also a problem that fills it, and one of 1,080 query tiles, several of which go to every
             CTA of a persistent version, with one K/V tile and with five
+            of a version that solves any length: 1 row or key, and numbers of them next to multiples of the tiles
             batch 70,000 and heads 70,000: right, or refused with the limit
             the data of harness --data, only a few of which are in the first part
             30 heads of adversarial scores, drawn from seed 0: docs/numerics.md
@@ -86,6 +87,8 @@ def cases(c: Configuration, on_gpu: bool) -> list[Case]:
         case("batch beyond a grid", c, (BEYOND_A_GRID, 1, q, kv), may_be_refused=True),
         case("heads beyond a grid", c, (1, BEYOND_A_GRID, q, kv), may_be_refused=True),
     ]
+    if "any_length" in c.solves:
+        found += any_length_cases(c)
     if on_gpu:  # on all SMs, so that CTAs run at the same time; 01 to 03 would take too long for more
         found.append(case(f"{launches} launches that fill the GPU", c, (2, 16, 1024, 1024), launches=launches))
         # Several query tiles for every CTA of a persistent version: four if an H200 runs two CTAs on each of its 132
@@ -94,6 +97,14 @@ def cases(c: Configuration, on_gpu: bool) -> list[Case]:
         for name, sizes in (("one K/V tile each", (27, 40, q, kv)), ("five K/V tiles each", (9, 40, 3 * q, 5 * kv))):
             found.append(case(f"{launches} launches of 1,080 query tiles, {name}", c, sizes, launches=launches))
     return found
+
+
+def any_length_cases(c: Configuration) -> list[Case]:
+    """Several batch entries, more queries than keys and fewer; each number of keys of a last step occurs."""
+    q, kv = c.block_q, c.block_kv
+    lengths = [(1, 1), (1, 3 * kv + 1), (3 * q + 1, 1), (q - 1, kv - 1), (q + 1, kv + 1), (2 * q - 1, 4 * kv + 1)]
+    lengths += [(17 * i + 1, kv + i) for i in range(2, 17)]
+    return [case("any length", c, (2, 3, rows, max(keys, 1))) for rows, keys in lengths]
 
 
 def fuzz_case(c: Configuration, seed: int) -> Case:

@@ -564,7 +564,7 @@ def fill_ladder_log(text: str, device: Device, others: list[Device]) -> str:
         r"predicted (\d\d)": lambda number: predicted_gain(int(number)),
         r"tflops (\d\d)": lambda number: ladder_log_cell(device, int(number)),
         r"verdict (\d\d)": lambda number: verdict_cell(device, int(number)),
-        r"tflops ([a-z]\w*) of (\d\d)": lambda name, base: extension_cell(device, name, base),
+        r"tflops ([a-z]\w*) of (\w+)": lambda name, base: extension_cell(device, name, base),
         r"step (\d\d) (\d+)": lambda number, seq_len: step_cell(device, int(number), int(seq_len)),
         r"verdict rule": verdict_rule,
         r"other GPUs": lambda: steps_elsewhere([device, *others]),

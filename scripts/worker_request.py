@@ -25,9 +25,10 @@ class Configuration:
     name: str
     config: str
     dtype: str
-    block_q: int  # seq_len must be a multiple
-    block_kv: int  # seq_len_kv must be a multiple
+    block_q: int  # seq_len must be a multiple, unless the version solves any length
+    block_kv: int  # the same for seq_len_kv
     code_hash: str  # hash of the version's source, as in recorded profiles
+    solves: frozenset[str] = frozenset()  # what it solves beyond the plain problem: "any_length"
 
     @property
     def label(self) -> str:
@@ -82,6 +83,7 @@ def configurations(
                     block_q=one["block_q"],
                     block_kv=one["block_kv"],
                     code_hash=version["code_hash"],
+                    solves=frozenset(field for field, solved in version["solves"].items() if solved),
                 )
                 for one in version["configurations"]
                 if one["dtype"] == dtype and one["smem_bytes"] <= gpu["smem_per_cta_bytes"]

@@ -40,7 +40,13 @@ class Fault:
     @property
     def file(self) -> str:
         """The kernel's file, relative to kernels/ and without its suffix."""
-        return f"hopper/{self.kernel}" if self.kernel >= "17" else self.kernel
+        folder = "extensions/" if self.is_extension else "hopper/" if self.kernel >= "17" else ""
+        return folder + self.kernel
+
+    @property
+    def is_extension(self) -> bool:
+        """Those of the Ampere track only; they are called by a name."""
+        return not self.kernel[0].isdigit()
 
     @property
     def version(self) -> str:
@@ -1384,6 +1390,66 @@ HOPPER_FAULTS = [
 ]
 FAULTS += HOPPER_FAULTS
 
+FAULTS += [
+    Fault(
+        "the last key that exists is masked",
+        "any_length",
+        "Mask keys",
+        "i % 2 >= keys)",
+        "i % 2 >= keys - 1)",
+    ),
+    Fault(
+        "keys that do not exist are not masked",
+        "any_length",
+        "Mask keys",
+        "S_rmem[mma_m][mma_n][i] = -INFINITY;",
+        "S_rmem[mma_m][mma_n][i] *= 1;",
+    ),
+    Fault(
+        "a step that is cut need not take the branch",
+        "any_length",
+        "All lanes must decide together",
+        "in_range && keys >= kStepKV",
+        "in_range",
+    ),
+    Fault(
+        "rows of K and V that do not exist are read",
+        "any_length",
+        "Starts copying",
+        "tile_gmem, row < rows);",
+        "tile_gmem, true);",
+        "out_of_bounds",
+        "Starts copying + 4",
+    ),
+    Fault(
+        "rows of Q that do not exist are read",
+        "any_length",
+        "Loads this lane's share of Q",
+        "min(first_row + mma_m * 16 + half * 8, args.seq_len - 1)",
+        "(first_row + mma_m * 16 + half * 8)",
+        "out_of_bounds",
+        "Loads this lane's share of Q + 8",
+    ),
+    Fault(
+        "rows of O that do not exist are written",
+        "any_length",
+        "Normalise and store O",
+        "if (row < args.seq_len)",
+        "if (true)",
+        "out_of_bounds",
+        "Normalise and store O + 15",
+    ),
+    Fault(
+        "after a last tile without a middle, no tile is copied",
+        "any_length",
+        "A last tile without a middle",
+        "% kBlockKV < kBlockKV / 2) copy_next(",
+        "% kBlockKV < 0) copy_next(",
+        "deadlock",
+        "The first step + 1",
+    ),
+]
+
 # Probes, not faults: these print a line for each row whose maximum changes when O is already relative to it, which is
 # rare from 12 on.
 RESCALE = "const float rescale = exp2_approx(row_max[mma_m][half] - new_max);"
@@ -1428,8 +1494,8 @@ def unplaced(fault: Fault, text: str, source: str) -> list[str]:
 def broken(fault: Fault, source: Path) -> str:
     """The same, in its own namespace and under its own name."""
     text = planted(fault, source.read_text(encoding="utf-8"), str(source))
-    version = fault.kernel[:2]
-    text = text.replace(f"flash_ladder::v{version}", f"flash_ladder::{fault.version}")
+    namespace = fault.kernel if fault.is_extension else f"v{fault.kernel[:2]}"
+    text = text.replace(f"flash_ladder::{namespace}", f"flash_ladder::{fault.version}")
     text = text.replace(".source = __FILE__", f'.source = "kernels/extensions/{fault.version}.cu"')
     # The first configuration is enough, and compiles in a fraction of the time.
     text = re.sub(r"(\.configurations =\s*\{configuration<.*?\)),.*?\},\n\}\);", r"\1},\n});", text, flags=re.DOTALL)

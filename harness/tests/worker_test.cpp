@@ -398,6 +398,13 @@ TEST(CheckSets, AVersionThatSolvesMoreIsCheckedWithMore) {
   version.solves.any_length = true;
   EXPECT_EQ(count(masked), 0);
   EXPECT_GE(count(with_a_tail), 3);
+  const auto sets_of_any_length = check_sets(version, configuration, kProblem, {});
+  EXPECT_TRUE(std::ranges::any_of(sets_of_any_length, [&](const CheckSet& set) {
+    return set.packing == Packing::with_gaps && with_a_tail(set.problem);
+  }));
+  EXPECT_TRUE(std::ranges::any_of(sets_of_any_length, [](const CheckSet& set) {
+    return set.distribution == Distribution::adversarial && set.problem.seq_len_kv % 64 != 0;
+  }));
   version.solves.causal = true;
   EXPECT_GE(count(blind_rows), 2);
   EXPECT_GE(count(longer_keys), 2);

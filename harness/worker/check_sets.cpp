@@ -54,6 +54,15 @@ AttentionProblem square_problem(const Configuration& configuration) {
   return square;
 }
 
+// One query tile for each of the heads that are designed.
+AttentionProblem adversarial_problem(const Configuration& configuration) {
+  AttentionProblem designed = small_problem(configuration);
+  designed.batch = 1;
+  designed.heads = kDesignedHeads;
+  designed.seq_len = configuration.block_q;
+  return designed;
+}
+
 void add_distributions(Sets& sets, const Configuration& configuration) {
   const AttentionProblem small = small_problem(configuration);
   for (const auto& [distribution, sms] : {std::pair{Distribution::normal, 0},
@@ -66,12 +75,8 @@ void add_distributions(Sets& sets, const Configuration& configuration) {
                     .launches = 3,
                     .sms = sms});
 
-  AttentionProblem designed = small;
-  designed.batch = 1;
-  designed.heads = kDesignedHeads;
-  designed.seq_len = configuration.block_q;
   sets.push_back({.name = to_string(Distribution::adversarial) + " inputs",
-                  .problem = designed,
+                  .problem = adversarial_problem(configuration),
                   .distribution = Distribution::adversarial});
 }
 
@@ -133,6 +138,14 @@ void add_ends_of_sequences(Sets& sets, const Solves& solves, const Configuration
     add("one row and one key too few", 2 * block_q - 1, small.seq_len_kv - 1, false);
     add("one row and one key too many", block_q + 1, small.seq_len_kv + 1, false);
     add("a single row and a single key", 1, 1, false);
+    // The last tile has half of its keys, and what follows each row in memory is NaN.
+    add("half a tile of keys, and gaps", 2 * block_q + 1, block_kv + (block_kv + 1) / 2, false);
+    sets.back().packing = Packing::with_gaps;
+    AttentionProblem designed = adversarial_problem(configuration);
+    --designed.seq_len_kv;
+    sets.push_back({.name = to_string(Distribution::adversarial) + " inputs, and one key too few",
+                    .problem = designed,
+                    .distribution = Distribution::adversarial});
   }
   if (solves.causal) {
     // The lengths are those of `square`, or longer by whole tiles: the diagonal tile, to its right and to its left.
