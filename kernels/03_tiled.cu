@@ -121,11 +121,11 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(Attent
   float* P_smem = V_smem + kBlockKV * kHeadDim;  // [kBlockKV][kBlockQ]
 
   // What this CTA computes: one tile of queries of one head of one batch entry.
-  const int q_block = blockIdx.x, head = blockIdx.y, batch = blockIdx.z;
+  const int q_tile = blockIdx.x, head = blockIdx.y, batch = blockIdx.z;
   const int thread_row = threadIdx.x / kThreadCols, thread_col = threadIdx.x % kThreadCols;
-  const Element* Q_gmem = args.Q.row<Element>(batch, head, q_block * kBlockQ);  // [kBlockQ][kHeadDim]
-  const Element* K_gmem = args.K.row<Element>(batch, head, 0);                  // [seq_len_kv][kHeadDim]
-  const Element* V_gmem = args.V.row<Element>(batch, head, 0);                  // [seq_len_kv][kHeadDim]
+  const Element* Q_gmem = args.Q.row<Element>(batch, head, q_tile * kBlockQ);  // [kBlockQ][kHeadDim]
+  const Element* K_gmem = args.K.row<Element>(batch, head, 0);                 // [seq_len_kv][kHeadDim]
+  const Element* V_gmem = args.V.row<Element>(batch, head, 0);                 // [seq_len_kv][kHeadDim]
 
   float O_rmem[kRows][kQuads][4] = {};  // [row][quad][column], not normalised
   float row_max[kRows];                 // maximum m of the scores so far; the same in the 16 threads of a row
@@ -211,7 +211,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(Attent
   // Normalise and store O.
 #pragma unroll
   for (int row = 0; row < kRows; ++row) {
-    Element* O_gmem = args.O.row<Element>(batch, head, q_block * kBlockQ + thread_row * kRows + row);
+    Element* O_gmem = args.O.row<Element>(batch, head, q_tile * kBlockQ + thread_row * kRows + row);
     const float inverse_sum = 1 / row_sum[row];  // 1 / l
 #pragma unroll
     for (int quad = 0; quad < kQuads; ++quad) {

@@ -23,7 +23,7 @@ struct Traits {
   static constexpr int kChunk = 16 / sizeof(Element);  // elements in 16 bytes, the most that a thread moves at once
   static constexpr int kChunksPerRow = kHeadDim / kChunk;
   static constexpr int kNumWarps = 4;
-  static constexpr int kMmaM = kBlockQ / (kNumWarps * 16);  // 16-row mma tiles that a warp owns: here 1
+  static constexpr int kMmaM = kBlockQ / (kNumWarps * 16);  // 16-row mma tiles that a warp owns: 1, and 2 from 11 on
   static constexpr int kSmemBytes = (kBlockQ + 2 * kBlockKV) * kHeadDim * sizeof(Element);  // Q, K and V
   static_assert(kBlockQ == kNumWarps * kMmaM * 16, "each warp owns whole mma tiles");
 };
@@ -124,13 +124,13 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(Attent
   Element* V_smem = K_smem + kBlockKV * kHeadDim;      // [kBlockKV][kHeadDim]
 
   // What this CTA computes: one tile of queries of one head of one batch entry.
-  const int q_block = blockIdx.x, head = blockIdx.y, batch = blockIdx.z;
+  const int q_tile = blockIdx.x, head = blockIdx.y, batch = blockIdx.z;
   const int warp_id = threadIdx.x / 32, lane_id = threadIdx.x % 32;
   const int warp_row = warp_id * kMmaM * 16;  // the first of the query rows that this warp owns
 
-  const Element* Q_gmem = args.Q.row<Element>(batch, head, q_block * kBlockQ);  // [kBlockQ][kHeadDim]
-  const Element* K_gmem = args.K.row<Element>(batch, head, 0);                  // [seq_len_kv][kHeadDim]
-  const Element* V_gmem = args.V.row<Element>(batch, head, 0);                  // [seq_len_kv][kHeadDim]
+  const Element* Q_gmem = args.Q.row<Element>(batch, head, q_tile * kBlockQ);  // [kBlockQ][kHeadDim]
+  const Element* K_gmem = args.K.row<Element>(batch, head, 0);                 // [seq_len_kv][kHeadDim]
+  const Element* V_gmem = args.V.row<Element>(batch, head, 0);                 // [seq_len_kv][kHeadDim]
 
   // In each 16-row mma tile, a lane holds parts of two rows, lane_id / 4 and lane_id / 4 + 8; `half` selects one of
   // them. The last index of a fragment array selects one of a lane's registers of A, B or D.
@@ -257,7 +257,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(Attent
     }
   __syncwarp();  // the warp's rows of O are complete
 
-  Element* O_gmem = args.O.row<Element>(batch, head, q_block * kBlockQ);  // [kBlockQ][kHeadDim]
+  Element* O_gmem = args.O.row<Element>(batch, head, q_tile * kBlockQ);  // [kBlockQ][kHeadDim]
 #pragma unroll
   for (int i = 0; i < kMmaM * 16; i += 32 / Traits::kChunksPerRow) {  // two rows at a time: 16 lanes write one row
     const int row = warp_row + i + lane_id / Traits::kChunksPerRow;

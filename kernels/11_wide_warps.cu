@@ -121,7 +121,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(Attent
   Element* V_smem = K_smem + kBlockKV * kHeadDim;      // [kBlockKV][kHeadDim]
 
   // What this CTA computes: one tile of queries of one head of one batch entry.
-  const int q_block = blockIdx.x, head = blockIdx.y, batch = blockIdx.z;
+  const int q_tile = blockIdx.x, head = blockIdx.y, batch = blockIdx.z;
   const int warp_id = threadIdx.x / 32, lane_id = threadIdx.x % 32;
   const int warp_row = warp_id * kMmaM * 16;  // the first of the query rows that this warp owns
 
@@ -129,7 +129,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(Attent
   const int copy_row = threadIdx.x / Traits::kChunksPerRow;
   const int copy_col = threadIdx.x % Traits::kChunksPerRow * Traits::kChunk;
   const int copy_offset = smem_offset<Traits>(copy_row, copy_col);
-  const Element* Q_gmem = args.Q.row<Element>(batch, head, q_block * kBlockQ + copy_row) + copy_col;
+  const Element* Q_gmem = args.Q.row<Element>(batch, head, q_tile * kBlockQ + copy_row) + copy_col;
   const Element* K_gmem = args.K.row<Element>(batch, head, copy_row) + copy_col;
   const Element* V_gmem = args.V.row<Element>(batch, head, copy_row) + copy_col;
 
@@ -281,7 +281,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(Attent
     }
   __syncwarp();  // the warp's rows of O are complete
 
-  Element* O_gmem = args.O.row<Element>(batch, head, q_block * kBlockQ);  // [kBlockQ][kHeadDim]
+  Element* O_gmem = args.O.row<Element>(batch, head, q_tile * kBlockQ);  // [kBlockQ][kHeadDim]
 #pragma unroll
   for (int i = 0; i < kMmaM * 16; i += 32 / Traits::kChunksPerRow) {  // two rows at a time: 16 lanes write one row
     const int row = warp_row + i + lane_id / Traits::kChunksPerRow;

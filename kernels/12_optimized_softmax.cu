@@ -29,6 +29,9 @@ struct Traits {
   static constexpr int kChunksPerRow = kHeadDim / kChunk;
   static constexpr int kNumWarps = 4;
   static constexpr int kMmaM = kBlockQ / (kNumWarps * 16);  // 16-row mma tiles that a warp owns: here 2
+  // If a lane's sum of P reaches this, the row needs a new maximum. Below it, each P is far from 65,504, the largest
+  // fp16; any limit up to there would do.
+  static constexpr float kMostSum = 4096;
   static constexpr int kSmemBytes = (kBlockQ + 2 * kBlockKV) * kHeadDim * sizeof(Element);  // Q, K and V
   static_assert(kBlockQ == kNumWarps * kMmaM * 16, "each warp owns whole mma tiles");
   static_assert(kChunksPerRow % 8 == 0, "the XOR permutes eight chunks");
@@ -113,7 +116,7 @@ __device__ inline float group_sum(float x) {
 
 // Computes P = 2^(scale · S - row_max), rounded to 16 bits, and this lane's sums of it. Two neighbouring accumulators of
 // S, 16 rows × 16 keys, become one fragment A of P V: each lane already holds the elements that it needs. Returns whether
-// all sums are below 4096, so that every P is, too, far below 65,504, the largest fp16; an infinity or a NaN is not.
+// all sums are below kMostSum, which an infinity or a NaN is not.
 template <typename Traits>
 __device__ bool exponentials(std::uint32_t (&P_rmem)[Traits::kMmaM][Traits::kBlockKV / 16][4],
                              float (&new_sum)[Traits::kMmaM][2],
@@ -134,7 +137,7 @@ __device__ bool exponentials(std::uint32_t (&P_rmem)[Traits::kMmaM][Traits::kBlo
         new_sum[mma_m][half] += low + high;
         P_rmem[mma_m][mma_k][i] = pack<typename Traits::Element>(low, high);  // two neighbouring keys
       }
-    in_range = in_range && new_sum[mma_m][0] < 4096 && new_sum[mma_m][1] < 4096;
+    in_range = in_range && new_sum[mma_m][0] < Traits::kMostSum && new_sum[mma_m][1] < Traits::kMostSum;
   }
   return in_range;
 }
@@ -151,7 +154,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(Attent
   Element* V_smem = K_smem + kBlockKV * kHeadDim;      // [kBlockKV][kHeadDim]
 
   // What this CTA computes: one tile of queries of one head of one batch entry.
-  const int q_block = blockIdx.x, head = blockIdx.y, batch = blockIdx.z;
+  const int q_tile = blockIdx.x, head = blockIdx.y, batch = blockIdx.z;
   const int warp_id = threadIdx.x / 32, lane_id = threadIdx.x % 32;
   const int warp_row = warp_id * kMmaM * 16;  // the first of the query rows that this warp owns
 
@@ -159,7 +162,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(Attent
   const int copy_row = threadIdx.x / Traits::kChunksPerRow;
   const int copy_col = threadIdx.x % Traits::kChunksPerRow * Traits::kChunk;
   const int copy_offset = smem_offset<Traits>(copy_row, copy_col);
-  const Element* Q_gmem = args.Q.row<Element>(batch, head, q_block * kBlockQ + copy_row) + copy_col;
+  const Element* Q_gmem = args.Q.row<Element>(batch, head, q_tile * kBlockQ + copy_row) + copy_col;
   const Element* K_gmem = args.K.row<Element>(batch, head, copy_row) + copy_col;
   const Element* V_gmem = args.V.row<Element>(batch, head, copy_row) + copy_col;
 
@@ -291,7 +294,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(Attent
     }
   __syncwarp();  // the warp's rows of O are complete
 
-  Element* O_gmem = args.O.row<Element>(batch, head, q_block * kBlockQ);  // [kBlockQ][kHeadDim]
+  Element* O_gmem = args.O.row<Element>(batch, head, q_tile * kBlockQ);  // [kBlockQ][kHeadDim]
 #pragma unroll
   for (int i = 0; i < kMmaM * 16; i += 32 / Traits::kChunksPerRow) {  // two rows at a time: 16 lanes write one row
     const int row = warp_row + i + lane_id / Traits::kChunksPerRow;

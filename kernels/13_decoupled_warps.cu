@@ -26,7 +26,10 @@ struct Traits {
   static constexpr int kChunk = 16 / sizeof(Element);  // elements in 16 bytes, the most that a thread moves at once
   static constexpr int kChunksPerRow = kHeadDim / kChunk;
   static constexpr int kNumWarps = kNumWarps_;
-  static constexpr int kMmaM = kBlockQ / (kNumWarps * 16);    // 16-row mma tiles that a warp owns: here 2
+  static constexpr int kMmaM = kBlockQ / (kNumWarps * 16);  // 16-row mma tiles that a warp owns: here 2
+  // If a lane's sum of P reaches this, the row needs a new maximum. Below it, each P is far from 65,504, the largest
+  // fp16; any limit up to there would do.
+  static constexpr float kMostSum = 4096;
   static constexpr int kStageSize = 2 * kBlockKV * kHeadDim;  // elements in a stage: K and V
   // Q, the ring, and two barriers of 8 bytes per stage.
   static constexpr int kSmemBytes = (kBlockQ * kHeadDim + kStages * kStageSize) * sizeof(Element) + kStages * 2 * 8;
@@ -115,7 +118,7 @@ __device__ inline float group_sum(float x) {
 
 // Computes P = 2^(scale · S - row_max), rounded to 16 bits, and this lane's sums of it. Two neighbouring accumulators of
 // S, 16 rows × 16 keys, become one fragment A of P V: each lane already holds the elements that it needs. Returns whether
-// all sums are below 4096, so that every P is, too, far below 65,504, the largest fp16; an infinity or a NaN is not.
+// all sums are below kMostSum, which an infinity or a NaN is not.
 template <typename Traits>
 __device__ bool exponentials(std::uint32_t (&P_rmem)[Traits::kMmaM][Traits::kStepKV / 16][4],
                              float (&new_sum)[Traits::kMmaM][2],
@@ -136,7 +139,7 @@ __device__ bool exponentials(std::uint32_t (&P_rmem)[Traits::kMmaM][Traits::kSte
         new_sum[mma_m][half] += low + high;
         P_rmem[mma_m][mma_k][i] = pack<typename Traits::Element>(low, high);  // two neighbouring keys
       }
-    in_range = in_range && new_sum[mma_m][0] < 4096 && new_sum[mma_m][1] < 4096;
+    in_range = in_range && new_sum[mma_m][0] < Traits::kMostSum && new_sum[mma_m][1] < Traits::kMostSum;
   }
   return in_range;
 }
@@ -163,7 +166,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(Attent
   std::uint64_t* empty = full + kStages;                                                  // [kStages]: read by all
 
   // What this CTA computes: one tile of queries of one head of one batch entry.
-  const int q_block = blockIdx.x, head = blockIdx.y, batch = blockIdx.z;
+  const int q_tile = blockIdx.x, head = blockIdx.y, batch = blockIdx.z;
   const int warp_id = threadIdx.x / 32, lane_id = threadIdx.x % 32;
   const int warp_row = warp_id * kMmaM * 16;  // the first of the query rows that this warp owns
 
@@ -171,7 +174,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(Attent
   const int copy_row = threadIdx.x / Traits::kChunksPerRow;
   const int copy_col = threadIdx.x % Traits::kChunksPerRow * Traits::kChunk;
   const int copy_offset = smem_offset<Traits>(copy_row, copy_col);
-  const Element* Q_gmem = args.Q.row<Element>(batch, head, q_block * kBlockQ + copy_row) + copy_col;
+  const Element* Q_gmem = args.Q.row<Element>(batch, head, q_tile * kBlockQ + copy_row) + copy_col;
   const Element* K_gmem = args.K.row<Element>(batch, head, copy_row) + copy_col;
   const Element* V_gmem = args.V.row<Element>(batch, head, copy_row) + copy_col;
 
@@ -204,21 +207,21 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(Attent
   copy_KV_tile(0);
 
   // For each K/V tile:
-  for (int tile = 0; tile < args.seq_len_kv / kBlockKV; ++tile) {
-    const int stage = tile % kStages, next_stage = (tile + 1) % kStages;
-    wait(&full[stage], tile / kStages % 2);
+  for (int kv_tile = 0; kv_tile < args.seq_len_kv / kBlockKV; ++kv_tile) {
+    const int stage = kv_tile % kStages, next_stage = (kv_tile + 1) % kStages;
+    wait(&full[stage], kv_tile / kStages % 2);
 
     // For each step of kStepKV keys:
 #pragma unroll 1
-    for (int step = 0; step < kBlockKV; step += kStepKV) {
+    for (int step_row = 0; step_row < kBlockKV; step_row += kStepKV) {
       // Multiples of 8 rows may be added before the XOR, which only moves chunks within a row.
-      const int K_step = K_lane + stage * kStageSize + step * kHeadDim;  // this lane's first chunk of the step's K
-      const int V_step = V_lane + stage * kStageSize + step * kHeadDim;  // and of its V
+      const int K_step = K_lane + stage * kStageSize + step_row * kHeadDim;  // this lane's first chunk of the step's K
+      const int V_step = V_lane + stage * kStageSize + step_row * kHeadDim;  // and of its V
 
       // In the middle of a tile, copy the next one. Its buffer holds an older tile, so wait until all warps have read
       // it. The first time, the buffer is empty and the wait ends at once.
-      if (step == kBlockKV / 2 && (tile + 1) * kBlockKV < args.seq_len_kv) {
-        wait(&empty[next_stage], (tile + 1) / kStages % 2 ^ 1);
+      if (step_row == kBlockKV / 2 && (kv_tile + 1) * kBlockKV < args.seq_len_kv) {
+        wait(&empty[next_stage], (kv_tile + 1) / kStages % 2 ^ 1);
         copy_KV_tile(next_stage);
       }
 
@@ -317,7 +320,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(Attent
     }
   __syncwarp();  // the warp's rows of O are complete
 
-  Element* O_gmem = args.O.row<Element>(batch, head, q_block * kBlockQ);  // [kBlockQ][kHeadDim]
+  Element* O_gmem = args.O.row<Element>(batch, head, q_tile * kBlockQ);  // [kBlockQ][kHeadDim]
 #pragma unroll
   for (int i = 0; i < kMmaM * 16; i += 32 / Traits::kChunksPerRow) {  // two rows at a time: 16 lanes write one row
     const int row = warp_row + i + lane_id / Traits::kChunksPerRow;

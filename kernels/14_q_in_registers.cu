@@ -6,6 +6,7 @@
 // Changed     The size of a step. Q and O no longer pass through shared memory: a lane loads and stores 16 bytes of a
 //             row, and the four lanes of a row exchange them for fragments. The ring gets the space of Q: three stages,
 //             or two of 128 keys, which eight warps share. (13's eight warps gain nothing, because their Q fills 64 KB.)
+//             The parts need each other: only small steps leave registers for Q, and only Q's space makes room for the ring.
 // Prediction  Q's fragments were a third of the fragment reads: 0.125 instead of 0.188 cycles of shared memory per
 //             score. A chain of loads, mmas and exponentials is shorter, so the two warps of a scheduler interleave
 //             better, and half as many CTAs read K and V from L2: 1.1x.
@@ -29,6 +30,9 @@ struct Traits {
   static constexpr int kNumWarps = 8;
   static constexpr int kMmaM = kBlockQ / (kNumWarps * 16);    // 16-row mma tiles that a warp owns: here 2
   static constexpr int kStageSize = 2 * kBlockKV * kHeadDim;  // elements in a stage: K and V
+  // If a lane's sum of P reaches this, the row needs a new maximum. Below it, each P is far from 65,504, the largest
+  // fp16; any limit up to there would do.
+  static constexpr float kMostSum = 4096;
   // The ring, and two barriers of 8 bytes per stage.
   static constexpr int kSmemBytes = kStages * kStageSize * sizeof(Element) + kStages * 2 * 8;
   static_assert(kBlockQ == kNumWarps * kMmaM * 16, "each warp owns whole mma tiles");
@@ -124,7 +128,7 @@ __device__ inline void transpose_in_group(uint4& v, int lane_id) {
 
 // Computes P = 2^(scale · S - row_max), rounded to 16 bits, and this lane's sums of it. Two neighbouring accumulators of
 // S, 16 rows × 16 keys, become one fragment A of P V: each lane already holds the elements that it needs. Returns whether
-// all sums are below 4096, so that every P is, too, far below 65,504, the largest fp16; an infinity or a NaN is not.
+// all sums are below kMostSum, which an infinity or a NaN is not.
 template <typename Traits>
 __device__ bool exponentials(std::uint32_t (&P_rmem)[Traits::kMmaM][Traits::kStepKV / 16][4],
                              float (&new_sum)[Traits::kMmaM][2],
@@ -145,7 +149,7 @@ __device__ bool exponentials(std::uint32_t (&P_rmem)[Traits::kMmaM][Traits::kSte
         new_sum[mma_m][half] += low + high;
         P_rmem[mma_m][mma_k][i] = pack<typename Traits::Element>(low, high);  // two neighbouring keys
       }
-    in_range = in_range && new_sum[mma_m][0] < 4096 && new_sum[mma_m][1] < 4096;
+    in_range = in_range && new_sum[mma_m][0] < Traits::kMostSum && new_sum[mma_m][1] < Traits::kMostSum;
   }
   return in_range;
 }
@@ -172,7 +176,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(Attent
   std::uint64_t* empty = full + kStages;                                                  // [kStages]: read by all
 
   // What this CTA computes: one tile of queries of one head of one batch entry.
-  const int q_block = blockIdx.x, head = blockIdx.y, batch = blockIdx.z;
+  const int q_tile = blockIdx.x, head = blockIdx.y, batch = blockIdx.z;
   const int warp_id = threadIdx.x / 32, lane_id = threadIdx.x % 32;
   const int warp_row = warp_id * kMmaM * 16;  // the first of the query rows that this warp owns
 
@@ -208,7 +212,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(Attent
 
   // Load Q: the four lanes of a row take its 16-byte chunks in turn.
   uint4 Q_chunks[kMmaM][2][kLaneChunks];  // [mma_m][half][chunk / 4]
-  const Element* Q_gmem = args.Q.row<Element>(batch, head, q_block * kBlockQ + warp_row + lane_id / 4);
+  const Element* Q_gmem = args.Q.row<Element>(batch, head, q_tile * kBlockQ + warp_row + lane_id / 4);
 #pragma unroll
   for (int mma_m = 0; mma_m < kMmaM; ++mma_m)
 #pragma unroll
@@ -237,21 +241,21 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(Attent
       }
 
   // For each K/V tile:
-  for (int tile = 0; tile < args.seq_len_kv / kBlockKV; ++tile) {
-    const int stage = tile % kStages, next_stage = (tile + 1) % kStages;
-    wait(&full[stage], tile / kStages % 2);
+  for (int kv_tile = 0; kv_tile < args.seq_len_kv / kBlockKV; ++kv_tile) {
+    const int stage = kv_tile % kStages, next_stage = (kv_tile + 1) % kStages;
+    wait(&full[stage], kv_tile / kStages % 2);
 
     // For each step of kStepKV keys:
 #pragma unroll 1
-    for (int step = 0; step < kBlockKV; step += kStepKV) {
+    for (int step_row = 0; step_row < kBlockKV; step_row += kStepKV) {
       // Multiples of 8 rows may be added before the XOR, which only moves chunks within a row.
-      const int K_step = K_lane + stage * kStageSize + step * kHeadDim;  // this lane's first chunk of the step's K
-      const int V_step = V_lane + stage * kStageSize + step * kHeadDim;  // and of its V
+      const int K_step = K_lane + stage * kStageSize + step_row * kHeadDim;  // this lane's first chunk of the step's K
+      const int V_step = V_lane + stage * kStageSize + step_row * kHeadDim;  // and of its V
 
       // In the middle of a tile, copy the next one. Its buffer holds an older tile, so wait until all warps have read
       // it. The first time, the buffer is empty and the wait ends at once.
-      if (step == kBlockKV / 2 && (tile + 1) * kBlockKV < args.seq_len_kv) {
-        wait(&empty[next_stage], (tile + 1) / kStages % 2 ^ 1);
+      if (step_row == kBlockKV / 2 && (kv_tile + 1) * kBlockKV < args.seq_len_kv) {
+        wait(&empty[next_stage], (kv_tile + 1) / kStages % 2 ^ 1);
         copy_KV_tile(next_stage);
       }
 
@@ -328,7 +332,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(Attent
 
   // Normalise and store O. A lane holds its elements in pairs of 4 bytes; the four lanes of a row exchange them, so
   // that each stores 16 bytes at a time.
-  Element* O_gmem = args.O.row<Element>(batch, head, q_block * kBlockQ + warp_row + lane_id / 4);
+  Element* O_gmem = args.O.row<Element>(batch, head, q_tile * kBlockQ + warp_row + lane_id / 4);
 #pragma unroll
   for (int mma_m = 0; mma_m < kMmaM; ++mma_m)
 #pragma unroll

@@ -30,11 +30,14 @@ struct Traits {
   static constexpr int kNumWarps = 8;
   static constexpr int kMmaM = kBlockQ / (kNumWarps * 16);    // 16-row mma tiles that a warp owns: here 2
   static constexpr int kStageSize = 2 * kBlockKV * kHeadDim;  // elements in a stage: K and V
+  // If a lane's sum of P reaches this, the row needs a new maximum. Below it, each P is far from 65,504, the largest
+  // fp16; any limit up to there would do.
+  static constexpr float kMostSum = 4096;
   // The ring, and two barriers of 8 bytes per stage.
   static constexpr int kSmemBytes = kStages * kStageSize * sizeof(Element) + kStages * 2 * 8;
   static_assert(kBlockQ == kNumWarps * kMmaM * 16, "each warp owns whole mma tiles");
   static_assert(kChunksPerRow % 8 == 0, "the XOR permutes eight chunks");
-  static_assert(kMmaM * 16 == 32, "turn_to has each lane fetch a row");
+  static_assert(kMmaM * 16 == 32, "prepare_q_tile has each lane fetch a row");
   static_assert(kStages >= 2 && kStepKV % 16 == 0 &&
                 kBlockKV % (2 * kStepKV) == 0);  // a tile is copied in the middle of the previous one
 };
@@ -126,7 +129,7 @@ __device__ inline void transpose_in_group(uint4& v, int lane_id) {
 
 // Computes P = 2^(scale · S - row_max), rounded to 16 bits, and this lane's sums of it. Two neighbouring accumulators of
 // S, 16 rows × 16 keys, become one fragment A of P V: each lane already holds the elements that it needs. Returns whether
-// all sums are below 4096, so that every P is, too, far below 65,504, the largest fp16; an infinity or a NaN is not.
+// all sums are below kMostSum, which an infinity or a NaN is not.
 template <typename Traits>
 __device__ bool exponentials(std::uint32_t (&P_rmem)[Traits::kMmaM][Traits::kStepKV / 16][4],
                              float (&new_sum)[Traits::kMmaM][2],
@@ -147,7 +150,7 @@ __device__ bool exponentials(std::uint32_t (&P_rmem)[Traits::kMmaM][Traits::kSte
         new_sum[mma_m][half] += low + high;
         P_rmem[mma_m][mma_k][i] = pack<typename Traits::Element>(low, high);  // two neighbouring keys
       }
-    in_range = in_range && new_sum[mma_m][0] < 4096 && new_sum[mma_m][1] < 4096;
+    in_range = in_range && new_sum[mma_m][0] < Traits::kMostSum && new_sum[mma_m][1] < Traits::kMostSum;
   }
   return in_range;
 }
@@ -207,7 +210,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
 
   // Prepares for a query tile: K and V will be copied from its head's first tile on, and each lane prefetches a row of
   // Q into L2, where load_Q will find it.
-  const auto turn_to = [&](int q_tile) {
+  const auto prepare_q_tile = [&](int q_tile) {
     const Element* Q_gmem = row_of(args.Q, q_tile, q_tile % q_tiles_per_head * kBlockQ + warp_row + lane_id);
     for (int col = 0; col < kHeadDim; col += 128 / sizeof(Element)) prefetch_to_L2(&Q_gmem[col]);
     K_gmem = row_of(args.K, q_tile, copy_row) + copy_col;
@@ -229,12 +232,12 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
   };
 
   load_Q(blockIdx.x);
-  turn_to(blockIdx.x);
+  prepare_q_tile(blockIdx.x);
   copy_KV_tile(0);
 
   // For each of this CTA's query tiles:
-  const int num_tiles = args.seq_len_kv / kBlockKV;
-  int tile = 0;  // counts K/V tiles through all query tiles
+  const int num_kv_tiles = args.seq_len_kv / kBlockKV;
+  int ring_tile = 0;  // counts K/V tiles through all query tiles
 #pragma unroll 1
   for (int q_tile = blockIdx.x; q_tile < num_q_tiles; q_tile += gridDim.x) {
     const int next_q_tile = q_tile + gridDim.x;
@@ -266,24 +269,25 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
 
     // For each K/V tile:
 #pragma unroll 1
-    for (int kv_tile = 0; kv_tile < num_tiles; ++kv_tile, ++tile) {
-      const int stage = tile % kStages, next_stage = (tile + 1) % kStages;
-      wait(&full[stage], tile / kStages % 2);
+    for (int kv_tile = 0; kv_tile < num_kv_tiles; ++kv_tile, ++ring_tile) {
+      const int stage = ring_tile % kStages, next_stage = (ring_tile + 1) % kStages;
+      wait(&full[stage], ring_tile / kStages % 2);
 
       // For each step of kStepKV keys:
 #pragma unroll 1
-      for (int step = 0; step < kBlockKV; step += kStepKV) {
+      for (int step_row = 0; step_row < kBlockKV; step_row += kStepKV) {
         // Multiples of 8 rows may be added before the XOR, which only moves chunks within a row.
-        const int K_step = K_lane + stage * kStageSize + step * kHeadDim;  // this lane's first chunk of the step's K
-        const int V_step = V_lane + stage * kStageSize + step * kHeadDim;  // and of its V
+        const int K_step =
+            K_lane + stage * kStageSize + step_row * kHeadDim;  // this lane's first chunk of the step's K
+        const int V_step = V_lane + stage * kStageSize + step_row * kHeadDim;  // and of its V
 
         // In the middle of a tile, copy the next one, which may be the first for the next query tile. Its buffer holds an
         // older tile, so wait until all warps have read it. The first time, the buffer is empty and the wait ends at once.
-        if (step == kBlockKV / 2) {
-          const bool is_last_tile = kv_tile + 1 == num_tiles;
-          if (is_last_tile && !is_last) turn_to(next_q_tile);
+        if (step_row == kBlockKV / 2) {
+          const bool is_last_tile = kv_tile + 1 == num_kv_tiles;
+          if (is_last_tile && !is_last) prepare_q_tile(next_q_tile);
           if (!is_last_tile || !is_last) {
-            wait(&empty[next_stage], (tile + 1) / kStages % 2 ^ 1);
+            wait(&empty[next_stage], (ring_tile + 1) / kStages % 2 ^ 1);
             copy_KV_tile(next_stage);
           }
         }

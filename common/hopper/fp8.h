@@ -7,7 +7,6 @@
 
 #include <cstdint>
 
-#include "hopper/tensor_map.h"
 #include "hopper/wgmma.h"
 
 namespace flash_ladder {
@@ -21,36 +20,6 @@ __device__ inline std::uint32_t pack_e4m3(float x0, float x1, float x2, float x3
       : "=r"(packed)
       : "f"(x0), "f"(x1), "f"(x2), "f"(x3));
   return packed;
-}
-
-/// As for 16-bit elements (hopper/tensor_map.h), except that a row is not split into halves: 128 columns are 128 bytes,
-/// and a box is [1][1][1][box_rows][128].
-template <>
-inline cudaError_t encode_tensor_map<__nv_fp8_e4m3>(CUtensorMap& map, const Tensor& tensor, int batch, int heads,
-                                                    int rows, int box_rows) {
-  void* function = nullptr;
-  cudaDriverEntryPointQueryResult found;
-#if CUDART_VERSION >= 12050
-  const cudaError_t error =
-      cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &found);
-#else  // the version of the runtime that this is compiled with
-  const cudaError_t error = cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &function, cudaEnableDefault, &found);
-#endif
-  if (error != cudaSuccess) return error;
-  if (found != cudaDriverEntryPointSuccess) return cudaErrorNotSupported;
-
-  const auto stride = [](int size, std::int64_t bytes) -> cuuint64_t { return size == 1 ? 16 : bytes; };
-  const cuuint64_t sizes[] = {128, static_cast<cuuint64_t>(rows), 1, static_cast<cuuint64_t>(heads),
-                              static_cast<cuuint64_t>(batch)};
-  const cuuint64_t strides[] = {stride(rows, tensor.row_stride), 16, stride(heads, tensor.head_stride),
-                                stride(batch, tensor.batch_stride)};
-  const cuuint32_t box[] = {128, static_cast<cuuint32_t>(box_rows), 1, 1, 1};
-  const cuuint32_t steps[] = {1, 1, 1, 1, 1};
-  const auto encode = reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(function);
-  const CUresult result = encode(&map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 5, tensor.data, sizes, strides, box, steps,
-                                 CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                                 CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
 }
 
 /// The descriptor of a K-major operand with rows of 64 or 128 bytes and a swizzle of the same width: for 64 bytes it puts the 16-byte

@@ -11,12 +11,6 @@
 
 namespace flash_ladder {
 
-/// Prefetches the tensor map into the cache where TMA looks for it, without waiting. The map is a `const
-/// __grid_constant__` parameter of the kernel. PTX ISA, "prefetch", .tensormap.
-__device__ inline void prefetch(const CUtensorMap& map) {
-  asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
-}
-
 /// Starts copying the box [2][rows][64] that begins at (row, 0) of one head of one batch entry to smem, a multiple of
 /// 1,024. Rows beyond the last arrive as zeros. When the box has arrived, its bytes, zeros included, count at the barrier.
 /// One thread calls this. PTX ISA, "cp.async.bulk.tensor", .shared::cluster.global .mbarrier::complete_tx::bytes.

@@ -39,12 +39,12 @@ __device__ inline void wait(std::uint64_t* barrier, int parity) {
 
 // The pipeline state of a ring of buffers: the next buffer, and the parity of the barrier phase to wait for. A consumer
 // begins with the first phase of `full`. A producer begins as if a phase of parity 1 of `empty` had ended: all are empty.
-template <int kBuffers>
-struct Position {
-  int parity, buffer = 0;
+template <int kStages>
+struct PipelineState {
+  int parity, stage = 0;
   __device__ void advance() {
-    buffer = buffer + 1 == kBuffers ? 0 : buffer + 1;
-    parity ^= buffer == 0;
+    stage = stage + 1 == kStages ? 0 : stage + 1;
+    parity ^= stage == 0;
   }
 };
 
@@ -182,14 +182,14 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
   if (warp_id < 4) {
     // The producer: one thread.
     if (threadIdx.x != 0) return;
-    Position<kStages> K_next{1}, V_next{1};
+    PipelineState<kStages> K_next{1}, V_next{1};
     const auto copy_Q = [&] {
       mbarrier_arrive_expect_tx(Q_full, Traits::kQSize * sizeof(Element));
       tma_load(Q_smem, Q_map, q_row, head, batch, Q_full);
     };
-    const auto copy = [&](Position<kStages>& next, Element* ring_smem, std::uint64_t* full, std::uint64_t* empty,
+    const auto copy = [&](PipelineState<kStages>& next, Element* ring_smem, std::uint64_t* full, std::uint64_t* empty,
                           const CUtensorMap& map, int kv_tile) {
-      const int stage = next.buffer;
+      const int stage = next.stage;
       wait(&empty[stage], next.parity);
       mbarrier_arrive_expect_tx(&full[stage], kKVSize * sizeof(Element));
       tma_load(ring_smem + stage * kKVSize, map, kv_tile * kBlockKV, head, batch, &full[stage]);
@@ -206,7 +206,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
   }
 
   // The consumer.
-  Position<kStages> K_next{0}, V_next{0};
+  PipelineState<kStages> K_next{0}, V_next{0};
   const auto release = [&](std::uint64_t* barrier) {
     if (lane_id == 0) mbarrier_arrive(barrier);
   };
@@ -224,11 +224,11 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
 #pragma unroll 1
   for (int kv_tile = 0; kv_tile < num_kv_tiles; ++kv_tile) {
     // S = Q Kᵀ.
-    wait(&K_full[K_next.buffer], K_next.parity);
-    start_S<Traits>(S_rmem, Q_smem, K_smem + K_next.buffer * kKVSize);
+    wait(&K_full[K_next.stage], K_next.parity);
+    start_S<Traits>(S_rmem, Q_smem, K_smem + K_next.stage * kKVSize);
     wgmma_wait<0>();
     pin(S_rmem);
-    release(&K_empty[K_next.buffer]);
+    release(&K_empty[K_next.stage]);
     K_next.advance();
 
     // Online softmax, and P to 16 bits.
@@ -239,11 +239,11 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
     for (int half = 0; half < 2; ++half) row_sum[half] = row_sum[half] * rescale[half] + new_sum[half];  // l
 
     // O += P V.
-    wait(&V_full[V_next.buffer], V_next.parity);
-    start_PV<Traits>(O_rmem, P_rmem, V_smem + V_next.buffer * kKVSize, kv_tile > 0);
+    wait(&V_full[V_next.stage], V_next.parity);
+    start_PV<Traits>(O_rmem, P_rmem, V_smem + V_next.stage * kKVSize, kv_tile > 0);
     wgmma_wait<0>();
     pin(O_rmem);
-    release(&V_empty[V_next.buffer]);
+    release(&V_empty[V_next.stage]);
     V_next.advance();
   }
 

@@ -41,7 +41,10 @@ struct Traits {
 // The offset of element (row, col) of a warpgroup's 64 rows of O in shared memory, counted in elements, [2][64][64].
 // The XOR is the 128-byte swizzle; hopper/wgmma.h has the picture.
 __device__ inline int smem_offset(int row, int col) {
-  return col / 64 * 64 * 64 + row * 64 + ((col / 8) ^ row) % 8 * 8 + col % 8;
+  constexpr int kRows = 64, kCols = 64,
+                kChunk = 8;  // a row of kCols is 128 bytes, which the XOR permutes in chunks of 16
+  const int chunk = ((col / kChunk) ^ row) % 8;
+  return col / kCols * kRows * kCols + row * kCols + chunk * kChunk + col % kChunk;
 }
 
 // Waits until a phase of the barrier has ended: the first if parity is 0, the second if it is 1, the third if 0, and so on.
@@ -51,12 +54,12 @@ __device__ inline void wait(std::uint64_t* barrier, int parity) {
 
 // The pipeline state of a ring of buffers: the next buffer, and the parity of the barrier phase to wait for. A consumer
 // begins with the first phase of `full`. A producer begins as if a phase of parity 1 of `empty` had ended: all are empty.
-template <int kBuffers>
-struct Position {
-  int parity, buffer = 0;
+template <int kStages>
+struct PipelineState {
+  int parity, stage = 0;
   __device__ void advance() {
-    buffer = buffer + 1 == kBuffers ? 0 : buffer + 1;
-    parity ^= buffer == 0;
+    stage = stage + 1 == kStages ? 0 : stage + 1;
+    parity ^= stage == 0;
   }
 };
 
@@ -202,20 +205,20 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
     // The producer: one thread.
     keep_registers<Traits::kProducerRegisters>();
     if (threadIdx.x != 0) return;
-    Position<2> Q_next{1};
-    Position<kStages> K_next{1}, V_next{1};
+    PipelineState<2> Q_next{1};
+    PipelineState<kStages> K_next{1}, V_next{1};
     const auto copy_Q = [&](int q_tile) {
-      Element* tile_smem = Q_smem + Q_next.buffer * Traits::kQSize;
-      std::uint64_t* full = &Q_full[Q_next.buffer];
-      wait(&Q_empty[Q_next.buffer], Q_next.parity);
+      Element* tile_smem = Q_smem + Q_next.stage * Traits::kQSize;
+      std::uint64_t* full = &Q_full[Q_next.stage];
+      wait(&Q_empty[Q_next.stage], Q_next.parity);
       mbarrier_arrive_expect_tx(full, Traits::kQSize * sizeof(Element));
       for (int row = 0; row < kBlockQ; row += 64)
         tma_load(tile_smem + row * kHeadDim, Q_map, row_of(q_tile) + row, head_of(q_tile), batch_of(q_tile), full);
       Q_next.advance();
     };
-    const auto copy = [&](Position<kStages>& next, Element* ring_smem, std::uint64_t* full, std::uint64_t* empty,
+    const auto copy = [&](PipelineState<kStages>& next, Element* ring_smem, std::uint64_t* full, std::uint64_t* empty,
                           const CUtensorMap& map, int q_tile, int kv_tile) {
-      const int stage = next.buffer;
+      const int stage = next.stage;
       wait(&empty[stage], next.parity);
       mbarrier_arrive_expect_tx(&full[stage], kKVSize * sizeof(Element));
       tma_load(ring_smem + stage * kKVSize, map, kv_tile * kBlockKV, head_of(q_tile), batch_of(q_tile), &full[stage]);
@@ -236,8 +239,8 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
   // The consumers. Each computes 64 of the query rows.
   take_registers<Traits::kConsumerRegisters>();
   const int warpgroup_row = (warp_id / 4 - 1) * 64;
-  Position<2> Q_next{0};
-  Position<kStages> K_next{0}, V_next{0};
+  PipelineState<2> Q_next{0};
+  PipelineState<kStages> K_next{0}, V_next{0};
   const auto release = [&](std::uint64_t* barrier) {
     if (lane_id == 0) mbarrier_arrive(barrier);
   };
@@ -262,21 +265,21 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
 #pragma unroll 1
   for (int q_tile = blockIdx.x; q_tile < num_q_tiles; q_tile += gridDim.x) {
     Element* tile_smem =
-        Q_smem + Q_next.buffer * Traits::kQSize + warpgroup_row * kHeadDim;  // [2][64][64]: Q, and then O
+        Q_smem + Q_next.stage * Traits::kQSize + warpgroup_row * kHeadDim;  // [2][64][64]: Q, and then O
     row_max[0] = row_max[1] = -INFINITY;
     row_sum[0] = row_sum[1] = 0;
-    wait(&Q_full[Q_next.buffer], Q_next.parity);
+    wait(&Q_full[Q_next.stage], Q_next.parity);
 
     // For each K/V tile:
 #pragma unroll 1
     for (int kv_tile = 0; kv_tile < num_kv_tiles; ++kv_tile) {
       // S = Q Kᵀ.
-      wait(&K_full[K_next.buffer], K_next.parity);
-      start_S<Traits>(S_rmem, tile_smem, K_smem + K_next.buffer * kKVSize);
-      if (kv_tile == 0 && q_tile >= gridDim.x) release_Q(Q_next.buffer ^ 1);  // the last O: by now this need not wait
+      wait(&K_full[K_next.stage], K_next.parity);
+      start_S<Traits>(S_rmem, tile_smem, K_smem + K_next.stage * kKVSize);
+      if (kv_tile == 0 && q_tile >= gridDim.x) release_Q(Q_next.stage ^ 1);  // the last O: by now this need not wait
       wgmma_wait<0>();
       pin(S_rmem);
-      release(&K_empty[K_next.buffer]);
+      release(&K_empty[K_next.stage]);
       K_next.advance();
 
       // Online softmax, and P to 16 bits.
@@ -287,11 +290,11 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
       for (int half = 0; half < 2; ++half) row_sum[half] = row_sum[half] * rescale[half] + new_sum[half];  // l
 
       // O += P V.
-      wait(&V_full[V_next.buffer], V_next.parity);
-      start_PV<Traits>(O_rmem, P_rmem, V_smem + V_next.buffer * kKVSize, kv_tile > 0);
+      wait(&V_full[V_next.stage], V_next.parity);
+      start_PV<Traits>(O_rmem, P_rmem, V_smem + V_next.stage * kKVSize, kv_tile > 0);
       wgmma_wait<0>();
       pin(O_rmem);
-      release(&V_empty[V_next.buffer]);
+      release(&V_empty[V_next.stage]);
       V_next.advance();
     }
 

@@ -36,6 +36,9 @@ struct Traits {
   static constexpr int kConsumerRegisters = 240;
   static constexpr int kQSize = kBlockQ * kHeadDim;    // elements
   static constexpr int kKVSize = kBlockKV * kHeadDim;  // elements in a tile of K or V
+  // If a lane's sum of exponentials reaches this, the row needs a new maximum. Below it, each exponential is far from
+  // 65,504, the largest fp16; any limit up to there would do.
+  static constexpr float kMostSum = 4096;
   static constexpr int kNumBarriers = 4 + 4 * kStages;
   static constexpr int kSmemBytes = (2 * kQSize + 2 * kStages * kKVSize) * sizeof(Element) + kNumBarriers * 8;
 };
@@ -43,7 +46,10 @@ struct Traits {
 // The offset of element (row, col) of a warpgroup's 64 rows of O in shared memory, counted in elements, [2][64][64].
 // The XOR is the 128-byte swizzle; hopper/wgmma.h has the picture.
 __device__ inline int smem_offset(int row, int col) {
-  return col / 64 * 64 * 64 + row * 64 + ((col / 8) ^ row) % 8 * 8 + col % 8;
+  constexpr int kRows = 64, kCols = 64,
+                kChunk = 8;  // a row of kCols is 128 bytes, which the XOR permutes in chunks of 16
+  const int chunk = ((col / kChunk) ^ row) % 8;
+  return col / kCols * kRows * kCols + row * kCols + chunk * kChunk + col % kChunk;
 }
 
 // Waits until a phase of the barrier has ended: the first if parity is 0, the second if it is 1, the third if 0, and so on.
@@ -53,12 +59,12 @@ __device__ inline void wait(std::uint64_t* barrier, int parity) {
 
 // The pipeline state of a ring of buffers: the next buffer, and the parity of the barrier phase to wait for. A consumer
 // begins with the first phase of `full`. A producer begins as if a phase of parity 1 of `empty` had ended: all are empty.
-template <int kBuffers>
-struct Position {
-  int parity, buffer = 0;
+template <int kStages>
+struct PipelineState {
+  int parity, stage = 0;
   __device__ void advance() {
-    buffer = buffer + 1 == kBuffers ? 0 : buffer + 1;
-    parity ^= buffer == 0;
+    stage = stage + 1 == kStages ? 0 : stage + 1;
+    parity ^= stage == 0;
   }
 };
 
@@ -102,10 +108,9 @@ __device__ void start_PV(float (&O_rmem)[Traits::kHeadDim / 8][4], std::uint32_t
   wgmma_commit();
 }
 
-// Online softmax: computes exponentials 2^(scale · S - row_max), and new_sum, this lane's sums of them. If all sums are below
-// 4096, then every exponential is, too, far below 65,504, the largest fp16; an infinity or a NaN is not. Otherwise, row_max
-// becomes the maximum, and the exponentials are computed again. Returns whether they were; if so, all sums so far, and O, have
-// to be multiplied by `rescale`.
+// Online softmax: computes exponentials 2^(scale · S - row_max), and new_sum, this lane's sums of them. Unless all sums
+// are below kMostSum, which an infinity or a NaN is not, row_max becomes the maximum, and the exponentials are computed again.
+// Returns whether they were; if so, all sums so far, and O, have to be multiplied by `rescale`.
 template <typename Traits>
 __device__ bool softmax(float (&exp_rmem)[Traits::kBlockKV / 8][4], const float (&S_rmem)[Traits::kBlockKV / 8][4],
                         float (&row_max)[2], float (&new_sum)[2], float (&rescale)[2], float scale) {
@@ -122,7 +127,7 @@ __device__ bool softmax(float (&exp_rmem)[Traits::kBlockKV / 8][4], const float 
         new_sum[half] += exp[0] + exp[1];
       }
     // All lanes must decide together, because what follows contains shuffles.
-    const bool in_range = (new_sum[0] < 4096) & (new_sum[1] < 4096);
+    const bool in_range = new_sum[0] < Traits::kMostSum && new_sum[1] < Traits::kMostSum;
     if (redo || __all_sync(0xffffffff, in_range)) return redo;
     float tile_max[2] = {-INFINITY, -INFINITY};
 #pragma unroll
@@ -212,20 +217,20 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
     // The producer: one thread.
     keep_registers<Traits::kProducerRegisters>();
     if (threadIdx.x != 0) return;
-    Position<2> Q_next{1};
-    Position<kStages> K_next{1}, V_next{1};
+    PipelineState<2> Q_next{1};
+    PipelineState<kStages> K_next{1}, V_next{1};
     const auto copy_Q = [&](int q_tile) {
-      Element* tile_smem = Q_smem + Q_next.buffer * Traits::kQSize;
-      std::uint64_t* full = &Q_full[Q_next.buffer];
-      wait(&Q_empty[Q_next.buffer], Q_next.parity);
+      Element* tile_smem = Q_smem + Q_next.stage * Traits::kQSize;
+      std::uint64_t* full = &Q_full[Q_next.stage];
+      wait(&Q_empty[Q_next.stage], Q_next.parity);
       mbarrier_arrive_expect_tx(full, Traits::kQSize * sizeof(Element));
       for (int row = 0; row < kBlockQ; row += 64)
         tma_load(tile_smem + row * kHeadDim, Q_map, row_of(q_tile) + row, head_of(q_tile), batch_of(q_tile), full);
       Q_next.advance();
     };
-    const auto copy = [&](Position<kStages>& next, Element* ring_smem, std::uint64_t* full, std::uint64_t* empty,
+    const auto copy = [&](PipelineState<kStages>& next, Element* ring_smem, std::uint64_t* full, std::uint64_t* empty,
                           const CUtensorMap& map, int q_tile, int kv_tile) {
-      const int stage = next.buffer;
+      const int stage = next.stage;
       wait(&empty[stage], next.parity);
       mbarrier_arrive_expect_tx(&full[stage], kKVSize * sizeof(Element));
       tma_load(ring_smem + stage * kKVSize, map, kv_tile * kBlockKV, head_of(q_tile), batch_of(q_tile), &full[stage]);
@@ -251,8 +256,8 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
   // The consumers. Each computes 64 of the query rows.
   take_registers<Traits::kConsumerRegisters>();
   const int warpgroup_row = (warp_id / 4 - 1) * 64;
-  Position<2> Q_next{0};
-  Position<kStages> K_next{0}, V_next{0};
+  PipelineState<2> Q_next{0};
+  PipelineState<kStages> K_next{0}, V_next{0};
   const auto release = [&](std::uint64_t* barrier) {
     if (lane_id == 0) mbarrier_arrive(barrier);
   };
@@ -275,13 +280,13 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
   };
 
   // The first step: S and its softmax.
-  const auto Q_next_smem = [&] { return Q_smem + Q_next.buffer * Traits::kQSize + warpgroup_row * kHeadDim; };
-  wait(&Q_full[Q_next.buffer], Q_next.parity);
-  wait(&K_full[K_next.buffer], K_next.parity);
-  start_S<Traits>(S_rmem, Q_next_smem(), K_smem + K_next.buffer * kKVSize);
+  const auto Q_next_smem = [&] { return Q_smem + Q_next.stage * Traits::kQSize + warpgroup_row * kHeadDim; };
+  wait(&Q_full[Q_next.stage], Q_next.parity);
+  wait(&K_full[K_next.stage], K_next.parity);
+  start_S<Traits>(S_rmem, Q_next_smem(), K_smem + K_next.stage * kKVSize);
   wgmma_wait<0>();
   pin(S_rmem);
-  release(&K_empty[K_next.buffer]);
+  release(&K_empty[K_next.stage]);
   K_next.advance();
   softmax<Traits>(exp_rmem, S_rmem, row_max, row_sum, rescale, scale);
   pack_P<Traits>(P_rmem, exp_rmem);
@@ -291,26 +296,27 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
 #pragma unroll 1
   while (true) {
     Element* tile_smem = Q_next_smem();  // [2][64][64]: Q, and then O
-    const int Q_buffer = Q_next.buffer;
+    const int Q_buffer = Q_next.stage;
     const bool ends_q_tile = kv_tile == num_kv_tiles - 1;
     const bool is_last = ends_q_tile && q_tile + gridDim.x >= num_q_tiles;
     const bool is_stored = kv_tile == 0 && q_tile >= gridDim.x;  // the previous query tile's O, a step ago
     if (ends_q_tile) {
       if (is_stored) release_Q(Q_buffer ^ 1);  // a query tile of one step: otherwise the next Q never arrives
       Q_next.advance();
-      if (!is_last) wait(&Q_full[Q_next.buffer], Q_next.parity);
+      if (!is_last) wait(&Q_full[Q_next.stage], Q_next.parity);
     }
 
     // S = Q Kᵀ, and O += P V. Then wait only for S.
-    if (!is_last) wait(&K_full[K_next.buffer], K_next.parity);
+    // After the last step, this S is computed from whatever the buffers hold, and is not used: cheaper than a branch.
+    if (!is_last) wait(&K_full[K_next.stage], K_next.parity);
     pin(O_rmem);
     pin(P_rmem);
-    start_S<Traits>(S_rmem, Q_next_smem(), K_smem + K_next.buffer * kKVSize);
-    wait(&V_full[V_next.buffer], V_next.parity);
-    start_PV<Traits>(O_rmem, P_rmem, V_smem + V_next.buffer * kKVSize, kv_tile > 0);
+    start_S<Traits>(S_rmem, Q_next_smem(), K_smem + K_next.stage * kKVSize);
+    wait(&V_full[V_next.stage], V_next.parity);
+    start_PV<Traits>(O_rmem, P_rmem, V_smem + V_next.stage * kKVSize, kv_tile > 0);
     wgmma_wait<1>();
     pin(S_rmem);
-    if (!is_last) release(&K_empty[K_next.buffer]);
+    if (!is_last) release(&K_empty[K_next.stage]);
     K_next.advance();
 
     if (is_stored && !ends_q_tile) release_Q(Q_buffer ^ 1);  // the last O: by now this need not wait
@@ -322,7 +328,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
     wgmma_wait<0>();
     pin(O_rmem);
     pin(P_rmem);  // P V has read it
-    release(&V_empty[V_next.buffer]);
+    release(&V_empty[V_next.stage]);
     V_next.advance();
     pack_P<Traits>(P_rmem, exp_rmem);
 

@@ -47,12 +47,12 @@ __device__ inline void wait(std::uint64_t* barrier, int parity) {
 
 // The pipeline state of a ring of buffers: the next buffer, and the parity of the barrier phase to wait for. A consumer
 // begins with the first phase of `full`. A producer begins as if a phase of parity 1 of `empty` had ended: all are empty.
-template <int kBuffers>
-struct Position {
-  int parity, buffer = 0;
+template <int kStages>
+struct PipelineState {
+  int parity, stage = 0;
   __device__ void advance() {
-    buffer = buffer + 1 == kBuffers ? 0 : buffer + 1;
-    parity ^= buffer == 0;
+    stage = stage + 1 == kStages ? 0 : stage + 1;
+    parity ^= stage == 0;
   }
 };
 
@@ -196,8 +196,8 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
     // The producer: one thread.
     keep_registers<Traits::kProducerRegisters>();
     if (threadIdx.x != 0) return;
-    Position<1> Q_next{1};
-    Position<kStages> K_next{1}, V_next{1};
+    PipelineState<1> Q_next{1};
+    PipelineState<kStages> K_next{1}, V_next{1};
     const auto copy_Q = [&](int q_tile) {
       wait(Q_empty, Q_next.parity);
       mbarrier_arrive_expect_tx(Q_full, Traits::kQSize * sizeof(Element));
@@ -205,9 +205,9 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
         tma_load(Q_smem + row * kHeadDim, Q_map, row_of(q_tile) + row, head_of(q_tile), batch_of(q_tile), Q_full);
       Q_next.advance();
     };
-    const auto copy = [&](Position<kStages>& next, Element* ring_smem, std::uint64_t* full, std::uint64_t* empty,
+    const auto copy = [&](PipelineState<kStages>& next, Element* ring_smem, std::uint64_t* full, std::uint64_t* empty,
                           const CUtensorMap& map, int q_tile, int kv_tile) {
-      const int stage = next.buffer;
+      const int stage = next.stage;
       wait(&empty[stage], next.parity);
       mbarrier_arrive_expect_tx(&full[stage], kKVSize * sizeof(Element));
       tma_load(ring_smem + stage * kKVSize, map, kv_tile * kBlockKV, head_of(q_tile), batch_of(q_tile), &full[stage]);
@@ -233,8 +233,8 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
   // The consumers. Each computes 64 of the query rows.
   take_registers<Traits::kConsumerRegisters>();
   const int warpgroup_row = (warp_id / 4 - 1) * 64;
-  Position<1> Q_next{0};
-  Position<kStages> K_next{0}, V_next{0};
+  PipelineState<1> Q_next{0};
+  PipelineState<kStages> K_next{0}, V_next{0};
   const auto release = [&](std::uint64_t* barrier) {
     if (lane_id == 0) mbarrier_arrive(barrier);
   };
@@ -260,11 +260,11 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
   // The first step: S and its softmax.
   const Element* Q_warpgroup_smem = Q_smem + warpgroup_row * kHeadDim;  // [2][64][64]
   wait(Q_full, Q_next.parity);
-  wait(&K_full[K_next.buffer], K_next.parity);
-  start_S<Traits>(S_rmem, Q_warpgroup_smem, K_smem + K_next.buffer * kKVSize);
+  wait(&K_full[K_next.stage], K_next.parity);
+  start_S<Traits>(S_rmem, Q_warpgroup_smem, K_smem + K_next.stage * kKVSize);
   wgmma_wait<0>();
   pin(S_rmem);
-  release(&K_empty[K_next.buffer]);
+  release(&K_empty[K_next.stage]);
   if (num_kv_tiles == 1) release(Q_empty);
   K_next.advance();
   if (partial_tile == 0) mask();
@@ -284,15 +284,16 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
     }
 
     // S = Q Kᵀ, and O += P V. Then wait only for S.
-    if (!is_last) wait(&K_full[K_next.buffer], K_next.parity);
+    // After the last step, this S is computed from whatever the buffers hold, and is not used: cheaper than a branch.
+    if (!is_last) wait(&K_full[K_next.stage], K_next.parity);
     pin(O_rmem);
     pin(P_rmem);
-    start_S<Traits>(S_rmem, Q_warpgroup_smem, K_smem + K_next.buffer * kKVSize);
-    wait(&V_full[V_next.buffer], V_next.parity);
-    start_PV<Traits>(O_rmem, P_rmem, V_smem + V_next.buffer * kKVSize, kv_tile > 0);
+    start_S<Traits>(S_rmem, Q_warpgroup_smem, K_smem + K_next.stage * kKVSize);
+    wait(&V_full[V_next.stage], V_next.parity);
+    start_PV<Traits>(O_rmem, P_rmem, V_smem + V_next.stage * kKVSize, kv_tile > 0);
     wgmma_wait<1>();
     pin(S_rmem);
-    if (!is_last) release(&K_empty[K_next.buffer]);
+    if (!is_last) release(&K_empty[K_next.stage]);
     if (!is_last && next_kv_tile == num_kv_tiles - 1) release(Q_empty);
     K_next.advance();
     if (next_kv_tile == partial_tile) mask();
@@ -302,12 +303,12 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
     softmax<Traits>(S_rmem, row_max, new_sum, rescale, scale);
 
     pin(S_rmem);
-    wait(&V_full[V_next.buffer],
+    wait(&V_full[V_next.stage],
          V_next.parity);  // V arrived long ago; but ptxas does not move the softmax past this loop
     wgmma_wait<0>();
     pin(O_rmem);
     pin(P_rmem);  // P V has read it
-    release(&V_empty[V_next.buffer]);
+    release(&V_empty[V_next.stage]);
     V_next.advance();
     pack_P<Traits>(P_rmem, S_rmem);
 

@@ -57,7 +57,10 @@ __device__ int chunk_offset(int row, int chunk) {
 // The offset of element (row, col) of a warpgroup's 64 rows of O in shared memory, counted in elements, [2][64][64].
 // The XOR is the 128-byte swizzle; hopper/wgmma.h has the picture.
 __device__ inline int smem_offset(int row, int col) {
-  return col / 64 * 64 * 64 + row * 64 + ((col / 8) ^ row) % 8 * 8 + col % 8;
+  constexpr int kRows = 64, kCols = 64,
+                kChunk = 8;  // a row of kCols is 128 bytes, which the XOR permutes in chunks of 16
+  const int chunk = ((col / kChunk) ^ row) % 8;
+  return col / kCols * kRows * kCols + row * kCols + chunk * kChunk + col % kChunk;
 }
 
 // Waits until a phase of the barrier has ended: the first if parity is 0, the second if it is 1, the third if 0, and so on.
@@ -67,12 +70,12 @@ __device__ inline void wait(std::uint64_t* barrier, int parity) {
 
 // The pipeline state of a ring of buffers: the next buffer, and the parity of the barrier phase to wait for. A consumer
 // begins with the first phase of `full`. A producer begins as if a phase of parity 1 of `empty` had ended: all are empty.
-template <int kBuffers>
-struct Position {
-  int parity, buffer = 0;
+template <int kStages>
+struct PipelineState {
+  int parity, stage = 0;
   __device__ void advance() {
-    buffer = buffer + 1 == kBuffers ? 0 : buffer + 1;
-    parity ^= buffer == 0;
+    stage = stage + 1 == kStages ? 0 : stage + 1;
+    parity ^= stage == 0;
   }
 };
 
@@ -265,17 +268,17 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
     keep_registers<Traits::kProducerRegisters>();
     if (warp_id > 0) {
       // The other warps transpose each tile of V.
-      Position<kStages> V_next{0}, Vt_next{1};
+      PipelineState<kStages> V_next{0}, Vt_next{1};
       for (int q_tile = blockIdx.x; q_tile < num_q_tiles; q_tile += gridDim.x)
         for (int kv_tile = 0; kv_tile < num_kv_tiles; ++kv_tile) {
-          wait(&V_full[V_next.buffer], V_next.parity);
-          wait(&Vt_empty[Vt_next.buffer], Vt_next.parity);
-          transpose_V<Traits>(Vt_smem + Vt_next.buffer * kVtSize, V_smem + V_next.buffer * kKVSize, warp_id - 1);
+          wait(&V_full[V_next.stage], V_next.parity);
+          wait(&Vt_empty[Vt_next.stage], Vt_next.parity);
+          transpose_V<Traits>(Vt_smem + Vt_next.stage * kVtSize, V_smem + V_next.stage * kKVSize, warp_id - 1);
           fence_proxy_async();  // this thread's writes are visible to the tensor cores,
           __syncwarp();         // and so are the other lanes'
           if (lane_id == 0) {
-            mbarrier_arrive(&V_empty[V_next.buffer]);
-            mbarrier_arrive(&Vt_full[Vt_next.buffer]);
+            mbarrier_arrive(&V_empty[V_next.stage]);
+            mbarrier_arrive(&Vt_full[Vt_next.stage]);
           }
           V_next.advance();
           Vt_next.advance();
@@ -284,8 +287,8 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
     }
     // The producer: one thread.
     if (threadIdx.x != 0) return;
-    Position<1> Q_next{1};
-    Position<kStages> K_next{1}, V_next{1};
+    PipelineState<1> Q_next{1};
+    PipelineState<kStages> K_next{1}, V_next{1};
     const auto copy_Q = [&](int q_tile) {
       wait(Q_empty, Q_next.parity);
       mbarrier_arrive_expect_tx(Q_full, Traits::kQSize * sizeof(Element));
@@ -293,9 +296,9 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
         tma_load(Q_smem + row * kHeadDim, Q_map, row_of(q_tile) + row, head_of(q_tile), batch_of(q_tile), Q_full);
       Q_next.advance();
     };
-    const auto copy = [&](Position<kStages>& next, Element* ring_smem, std::uint64_t* full, std::uint64_t* empty,
+    const auto copy = [&](PipelineState<kStages>& next, Element* ring_smem, std::uint64_t* full, std::uint64_t* empty,
                           const CUtensorMap& map, int q_tile, int kv_tile) {
-      const int stage = next.buffer;
+      const int stage = next.stage;
       wait(&empty[stage], next.parity);
       mbarrier_arrive_expect_tx(&full[stage], kKVSize * sizeof(Element));
       tma_load(ring_smem + stage * kKVSize, map, kv_tile * kBlockKV, head_of(q_tile), batch_of(q_tile), &full[stage]);
@@ -314,8 +317,8 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
   // The consumers. Each computes 64 of the query rows.
   take_registers<Traits::kConsumerRegisters>();
   const int warpgroup_row = (warp_id / 4 - 1) * 64;
-  Position<1> Q_next{0};
-  Position<kStages> K_next{0}, Vt_next{0};
+  PipelineState<1> Q_next{0};
+  PipelineState<kStages> K_next{0}, Vt_next{0};
   const auto release = [&](std::uint64_t* barrier) {
     if (lane_id == 0) mbarrier_arrive(barrier);
   };
@@ -347,12 +350,12 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
         if (mma_n * 8 + lane_id % 4 * 2 + i % 2 >= args.seq_len_kv % kBlockKV) S_rmem[mma_n][i] = -INFINITY;
   };
 
-  // Q's buffer may be refilled as soon as all warps have their fragments. ldmatrix loads them through the generic proxy, and TMA
-  // overwrites the buffer through the asynchronous one. Strictly by the PTX ISA, a fence.proxy.async belongs before the release;
-  // CUTLASS has none in its main loops with A in registers, and an H200 showed no read of the next copy's data in 60,000 rounds.
+  // Q's buffer may be refilled as soon as all warps have their fragments. ldmatrix loads them through the generic proxy, and
+  // TMA overwrites the buffer through the asynchronous one, so the PTX ISA requires a proxy fence before the release.
   const auto take_Q = [&] {
     wait(Q_full, Q_next.parity);
     load_Q<Traits>(Q_rmem, Q_smem + warpgroup_row * kHeadDim);
+    fence_proxy_async();
     __syncwarp();
     release(Q_empty);
     Q_next.advance();
@@ -360,11 +363,11 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
 
   // The first step: S and its softmax.
   take_Q();
-  wait(&K_full[K_next.buffer], K_next.parity);
-  start_S<Traits>(S_rmem, Q_rmem, K_smem + K_next.buffer * kKVSize);
+  wait(&K_full[K_next.stage], K_next.parity);
+  start_S<Traits>(S_rmem, Q_rmem, K_smem + K_next.stage * kKVSize);
   wgmma_wait<0>();
   pin(S_rmem);
-  release(&K_empty[K_next.buffer]);
+  release(&K_empty[K_next.stage]);
   K_next.advance();
   if (partial_tile == 0) mask();
   float scale = S_scale_of(blockIdx.x), V_scale = scale_of(2, blockIdx.x), next_V_scale = 0;
@@ -384,15 +387,16 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
     }
 
     // S = Q Kᵀ, and O += P V. Then wait only for S.
-    if (!is_last) wait(&K_full[K_next.buffer], K_next.parity);
+    // After the last step, this S is computed from whatever the buffers hold, and is not used: cheaper than a branch.
+    if (!is_last) wait(&K_full[K_next.stage], K_next.parity);
     pin(O_rmem);
     pin(P_rmem);
-    start_S<Traits>(S_rmem, Q_rmem, K_smem + K_next.buffer * kKVSize);
-    wait(&Vt_full[Vt_next.buffer], Vt_next.parity);
-    start_PV<Traits>(O_rmem, P_rmem, Vt_smem + Vt_next.buffer * kVtSize, kv_tile > 0);
+    start_S<Traits>(S_rmem, Q_rmem, K_smem + K_next.stage * kKVSize);
+    wait(&Vt_full[Vt_next.stage], Vt_next.parity);
+    start_PV<Traits>(O_rmem, P_rmem, Vt_smem + Vt_next.stage * kVtSize, kv_tile > 0);
     wgmma_wait<1>();
     pin(S_rmem);
-    if (!is_last) release(&K_empty[K_next.buffer]);
+    if (!is_last) release(&K_empty[K_next.stage]);
     K_next.advance();
 
     if (is_partial) mask();
@@ -403,7 +407,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
     wgmma_wait<0>();
     pin(O_rmem);
     pin(P_rmem);  // P V has read it
-    release(&Vt_empty[Vt_next.buffer]);
+    release(&Vt_empty[Vt_next.stage]);
     Vt_next.advance();
     copy_registers(P_rmem, next_P);
 

@@ -38,6 +38,9 @@ struct Traits {
   static constexpr int kConsumerRegisters = 240;
   static constexpr int kQSize = kBlockQ * kHeadDim;    // elements
   static constexpr int kKVSize = kBlockKV * kHeadDim;  // elements in a tile of K or V
+  // If a lane's sum of exponentials reaches this, the row needs a new maximum. Below it, each exponential is far from
+  // 65,504, the largest fp16; any limit up to there would do.
+  static constexpr float kMostSum = 4096;
   static constexpr int kNumBarriers = 4 + 4 * kStages;
   static constexpr int kSmemBytes = (2 * kQSize + 2 * kStages * kKVSize) * sizeof(Element) + kNumBarriers * 8;
 };
@@ -45,7 +48,10 @@ struct Traits {
 // The offset of element (row, col) of a warpgroup's 64 rows of O in shared memory, counted in elements, [2][64][64].
 // The XOR is the 128-byte swizzle; hopper/wgmma.h has the picture.
 __device__ inline int smem_offset(int row, int col) {
-  return col / 64 * 64 * 64 + row * 64 + ((col / 8) ^ row) % 8 * 8 + col % 8;
+  constexpr int kRows = 64, kCols = 64,
+                kChunk = 8;  // a row of kCols is 128 bytes, which the XOR permutes in chunks of 16
+  const int chunk = ((col / kChunk) ^ row) % 8;
+  return col / kCols * kRows * kCols + row * kCols + chunk * kChunk + col % kChunk;
 }
 
 // Waits until a phase of the barrier has ended: the first if parity is 0, the second if it is 1, the third if 0, and so on.
@@ -55,12 +61,12 @@ __device__ inline void wait(std::uint64_t* barrier, int parity) {
 
 // The pipeline state of a ring of buffers: the next buffer, and the parity of the barrier phase to wait for. A consumer
 // begins with the first phase of `full`. A producer begins as if a phase of parity 1 of `empty` had ended: all are empty.
-template <int kBuffers>
-struct Position {
-  int parity, buffer = 0;
+template <int kStages>
+struct PipelineState {
+  int parity, stage = 0;
   __device__ void advance() {
-    buffer = buffer + 1 == kBuffers ? 0 : buffer + 1;
-    parity ^= buffer == 0;
+    stage = stage + 1 == kStages ? 0 : stage + 1;
+    parity ^= stage == 0;
   }
 };
 
@@ -107,11 +113,11 @@ __device__ void start_PV(float (&O_rmem)[Traits::kHeadDim / 8][4], std::uint32_t
 // The reference for a query tile's first exponentials, in place of a maximum. Scores around 0 give exponentials around 8.
 constexpr float kFirstGuess = -3;
 
-// Online softmax: computes exponentials 2^(scale · S - row_max), and new_sum, this lane's sums of them. If all sums are below
-// 4096, then every exponential is, too, far below 65,504, the largest fp16; an infinity or a NaN is not. Relative to a guess, a
-// lane's exponentials must also be at least 1 on average: then one of them is 1 or more, so the guess is not above the row's
-// maximum, and fp16, which ends at 2^-24, loses no more than relative to the maximum. Otherwise, row_max becomes the maximum,
-// and they are computed again. Returns whether they were; if so, all sums so far, and O, have to be multiplied by `rescale`.
+// Online softmax: computes exponentials 2^(scale · S - row_max), and new_sum, this lane's sums of them. All sums must be
+// below kMostSum, which an infinity or a NaN is not. Relative to a guess, a lane's exponentials must also be at least 1 on
+// average: then one of them is 1 or more, so the guess is not above the row's maximum, and fp16, which ends at 2^-24, loses no
+// more than relative to the maximum. Otherwise, row_max becomes the maximum, and they are computed again. Returns whether they
+// were; if so, all sums so far, and O, have to be multiplied by `rescale`.
 template <typename Traits>
 __device__ bool softmax(float (&exp_rmem)[Traits::kBlockKV / 8][4], const float (&S_rmem)[Traits::kBlockKV / 8][4],
                         float (&row_max)[2], float (&new_sum)[2], float (&rescale)[2], float scale, bool is_first) {
@@ -129,7 +135,8 @@ __device__ bool softmax(float (&exp_rmem)[Traits::kBlockKV / 8][4], const float 
       }
     // All lanes must decide together, because what follows contains shuffles.
     const float least = is_first ? Traits::kBlockKV / 4 : 0;
-    const bool in_range = (new_sum[0] >= least) & (new_sum[0] < 4096) & (new_sum[1] >= least) & (new_sum[1] < 4096);
+    const bool in_range =
+        new_sum[0] >= least && new_sum[0] < Traits::kMostSum && new_sum[1] >= least && new_sum[1] < Traits::kMostSum;
     if (redo || __all_sync(0xffffffff, in_range)) return redo;
     float tile_max[2] = {-INFINITY, -INFINITY};
 #pragma unroll
@@ -223,20 +230,20 @@ __global__ void __cluster_dims__(Traits::kCluster) __launch_bounds__(Traits::kNu
     // to its barrier; then the first CTA's producer copies K, or the second's copies V.
     keep_registers<Traits::kProducerRegisters>();
     if (threadIdx.x != 0) return;
-    Position<2> Q_next{1};
-    Position<kStages> K_next{1}, V_next{1};
+    PipelineState<2> Q_next{1};
+    PipelineState<kStages> K_next{1}, V_next{1};
     const auto copy_Q = [&](int q_tile) {
-      Element* tile_smem = Q_smem + Q_next.buffer * Traits::kQSize;
-      std::uint64_t* full = &Q_full[Q_next.buffer];
-      wait(&Q_empty[Q_next.buffer], Q_next.parity);
+      Element* tile_smem = Q_smem + Q_next.stage * Traits::kQSize;
+      std::uint64_t* full = &Q_full[Q_next.stage];
+      wait(&Q_empty[Q_next.stage], Q_next.parity);
       mbarrier_arrive_expect_tx(full, Traits::kQSize * sizeof(Element));
       for (int row = 0; row < kBlockQ; row += 64)
         tma_load(tile_smem + row * kHeadDim, Q_map, row_of(q_tile) + row, head_of(q_tile), batch_of(q_tile), full);
       Q_next.advance();
     };
-    const auto copy = [&](int rank, Position<kStages>& next, Element* ring_smem, std::uint64_t* full,
+    const auto copy = [&](int rank, PipelineState<kStages>& next, Element* ring_smem, std::uint64_t* full,
                           std::uint64_t* empty, const CUtensorMap& map, int q_tile, int kv_tile) {
-      const int stage = next.buffer;
+      const int stage = next.stage;
       wait(&empty[stage], next.parity);
       mbarrier_arrive_expect_tx(&full[stage], kKVSize * sizeof(Element));
       if (cluster_rank() == rank)
@@ -268,8 +275,8 @@ __global__ void __cluster_dims__(Traits::kCluster) __launch_bounds__(Traits::kNu
   // The consumers. Each computes 64 of the query rows.
   take_registers<Traits::kConsumerRegisters>();
   const int warpgroup_row = (warp_id / 4 - 1) * 64;
-  Position<2> Q_next{0};
-  Position<kStages> K_next{0}, V_next{0};
+  PipelineState<2> Q_next{0};
+  PipelineState<kStages> K_next{0}, V_next{0};
   // The consumers alternate. Each waits at a barrier of its own, number 4 or more, at which the previous one arrives.
   const int turn = 3 + warp_id / 4, next_turn = turn == 3 + Traits::kConsumers ? 4 : turn + 1;
   if (next_turn == 4) named_barrier_arrive(next_turn, 256);  // the first slot is the first consumer's
@@ -295,13 +302,13 @@ __global__ void __cluster_dims__(Traits::kCluster) __launch_bounds__(Traits::kNu
   };
 
   // The first step: S and its softmax.
-  const auto Q_next_smem = [&] { return Q_smem + Q_next.buffer * Traits::kQSize + warpgroup_row * kHeadDim; };
-  wait(&Q_full[Q_next.buffer], Q_next.parity);
-  wait(&K_full[K_next.buffer], K_next.parity);
-  start_S<Traits>(S_rmem, Q_next_smem(), K_smem + K_next.buffer * kKVSize);
+  const auto Q_next_smem = [&] { return Q_smem + Q_next.stage * Traits::kQSize + warpgroup_row * kHeadDim; };
+  wait(&Q_full[Q_next.stage], Q_next.parity);
+  wait(&K_full[K_next.stage], K_next.parity);
+  start_S<Traits>(S_rmem, Q_next_smem(), K_smem + K_next.stage * kKVSize);
   wgmma_wait<0>();
   pin(S_rmem);
-  release(&K_empty[K_next.buffer]);
+  release(&K_empty[K_next.stage]);
   K_next.advance();
   softmax<Traits>(exp_rmem, S_rmem, row_max, row_sum, rescale, scale, true);
   pack_P<Traits>(P_rmem, exp_rmem);
@@ -311,28 +318,29 @@ __global__ void __cluster_dims__(Traits::kCluster) __launch_bounds__(Traits::kNu
 #pragma unroll 1
   while (true) {
     Element* tile_smem = Q_next_smem();  // [2][64][64]: Q, and then O
-    const int Q_buffer = Q_next.buffer;
+    const int Q_buffer = Q_next.stage;
     const bool ends_q_tile = kv_tile == num_kv_tiles - 1;
     const bool is_last = ends_q_tile && q_tile + gridDim.x >= num_q_tiles;
     const bool is_stored = kv_tile == 0 && q_tile >= gridDim.x;  // the previous query tile's O, a step ago
     if (ends_q_tile) {
       if (is_stored) release_Q(Q_buffer ^ 1);  // a query tile of one step: otherwise the next Q never arrives
       Q_next.advance();
-      if (!is_last) wait(&Q_full[Q_next.buffer], Q_next.parity);
+      if (!is_last) wait(&Q_full[Q_next.stage], Q_next.parity);
     }
 
     // S = Q Kᵀ, and O += P V. Then wait only for S.
-    if (!is_last) wait(&K_full[K_next.buffer], K_next.parity);
+    // After the last step, this S is computed from whatever the buffers hold, and is not used: cheaper than a branch.
+    if (!is_last) wait(&K_full[K_next.stage], K_next.parity);
     named_barrier_sync(turn, 256);
     pin(O_rmem);
     pin(P_rmem);
-    start_S<Traits>(S_rmem, Q_next_smem(), K_smem + K_next.buffer * kKVSize);
-    wait(&V_full[V_next.buffer], V_next.parity);
-    start_PV<Traits>(O_rmem, P_rmem, V_smem + V_next.buffer * kKVSize, kv_tile > 0);
+    start_S<Traits>(S_rmem, Q_next_smem(), K_smem + K_next.stage * kKVSize);
+    wait(&V_full[V_next.stage], V_next.parity);
+    start_PV<Traits>(O_rmem, P_rmem, V_smem + V_next.stage * kKVSize, kv_tile > 0);
     named_barrier_arrive(next_turn, 256);
     wgmma_wait<1>();
     pin(S_rmem);
-    if (!is_last) release(&K_empty[K_next.buffer]);
+    if (!is_last) release(&K_empty[K_next.stage]);
     K_next.advance();
 
     if (is_stored && !ends_q_tile) release_Q(Q_buffer ^ 1);  // the last O: by now this need not wait
@@ -344,7 +352,7 @@ __global__ void __cluster_dims__(Traits::kCluster) __launch_bounds__(Traits::kNu
     wgmma_wait<0>();
     pin(O_rmem);
     pin(P_rmem);  // P V has read it
-    release(&V_empty[V_next.buffer]);
+    release(&V_empty[V_next.stage]);
     V_next.advance();
     pack_P<Traits>(P_rmem, exp_rmem);
 
