@@ -31,11 +31,14 @@ struct Traits {
   static constexpr int kNumWarps = 8;
   static constexpr int kMmaM = kBlockQ / (kNumWarps * 16);    // 16-row mma tiles that a warp owns: here 2
   static constexpr int kStageSize = 2 * kBlockKV * kHeadDim;  // elements in a stage: K and V
+  // If a lane's sum of P reaches this, the row needs a new maximum. Below it, each P is far from 65,504, the largest
+  // fp16; any limit up to there would do.
+  static constexpr float kMostSum = 4096;
   // The ring, and two barriers of 8 bytes per stage.
   static constexpr int kSmemBytes = kStages * kStageSize * sizeof(Element) + kStages * 2 * 8;
   static_assert(kBlockQ == kNumWarps * kMmaM * 16, "each warp owns whole mma tiles");
   static_assert(kChunksPerRow % 8 == 0, "the XOR permutes eight chunks");
-  static_assert(kMmaM * 16 == 32, "turn_to has each lane fetch a row");
+  static_assert(kMmaM * 16 == 32, "prepare_q_tile has each lane fetch a row");
   static_assert(kStages >= 2 && kStepKV % 16 == 0 &&
                 kBlockKV % (2 * kStepKV) == 0);  // a tile is copied in the middle of the previous one
 };
@@ -128,7 +131,7 @@ __device__ inline void transpose_in_group(uint4& v, int lane_id) {
 
 // Computes P = 2^(scale · S - row_max), rounded to 16 bits, and this lane's sums of it. Two neighbouring accumulators of
 // S, 16 rows × 16 keys, become one fragment A of P V: each lane already holds the elements that it needs. Returns whether
-// all sums are below 4096, so that every P is, too, far below 65,504, the largest fp16; an infinity or a NaN is not.
+// all sums are below kMostSum, which an infinity or a NaN is not.
 template <typename Traits>
 __device__ bool exponentials(std::uint32_t (&P_rmem)[Traits::kMmaM][Traits::kStepKV / 16][4],
                              float (&new_sum)[Traits::kMmaM][2],
@@ -149,7 +152,7 @@ __device__ bool exponentials(std::uint32_t (&P_rmem)[Traits::kMmaM][Traits::kSte
         new_sum[mma_m][half] += low + high;
         P_rmem[mma_m][mma_k][i] = pack<typename Traits::Element>(low, high);  // two neighbouring keys
       }
-    in_range = in_range && new_sum[mma_m][0] < 4096 && new_sum[mma_m][1] < 4096;
+    in_range = in_range && new_sum[mma_m][0] < Traits::kMostSum && new_sum[mma_m][1] < Traits::kMostSum;
   }
   return in_range;
 }
@@ -211,7 +214,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
 
   // Prepares for a query tile: K and V will be copied from its head's first tile on, and each lane prefetches a row of
   // Q into L2, where load_Q will find it.
-  const auto turn_to = [&](int q_tile) {
+  const auto prepare_q_tile = [&](int q_tile) {
     const int row = min(q_tile % q_tiles_per_head * kBlockQ + warp_row + lane_id, args.seq_len - 1);
     const Element* Q_gmem = row_of(args.Q, q_tile, row);
     for (int col = 0; col < kHeadDim; col += 128 / sizeof(Element)) prefetch_to_L2(&Q_gmem[col]);
@@ -237,12 +240,12 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
   };
 
   load_Q(blockIdx.x);
-  turn_to(blockIdx.x);
+  prepare_q_tile(blockIdx.x);
   copy_KV_tile(0, 0);
 
   // For each of this CTA's query tiles:
-  const int num_tiles = (args.seq_len_kv - 1) / kBlockKV + 1;
-  int first_tile = 0;  // number of this query tile's first K/V tile, counted through all query tiles
+  const int num_kv_tiles = (args.seq_len_kv - 1) / kBlockKV + 1;
+  int first_ring_tile = 0;  // number of this query tile's first K/V tile, counted through all query tiles
 #pragma unroll 1
   for (int q_tile = blockIdx.x; q_tile < num_q_tiles; q_tile += gridDim.x) {
     const int next_q_tile = q_tile + gridDim.x;
@@ -362,43 +365,44 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
     };
     // Copies the next tile after `tile`, from key `kv_row` on; if there is none, the first for the next query tile. Its buffer
     // holds an older tile, so wait until all warps have read it. The first time, the buffer is empty and the wait ends at once.
-    const auto copy_next = [&](int tile, int kv_row) {
+    const auto copy_next = [&](int ring_tile, int kv_row) {
       const bool is_last_tile = kv_row >= args.seq_len_kv;
-      const int next_stage = (tile + 1) % kStages;
-      if (is_last_tile && !is_last) turn_to(next_q_tile);
+      const int next_stage = (ring_tile + 1) % kStages;
+      if (is_last_tile && !is_last) prepare_q_tile(next_q_tile);
       if (!is_last_tile || !is_last) {
-        wait(&empty[next_stage], (tile + 1) / kStages % 2 ^ 1);
+        wait(&empty[next_stage], (ring_tile + 1) / kStages % 2 ^ 1);
         copy_KV_tile(next_stage, is_last_tile ? 0 : kv_row);
       }
     };
     // The first step.
-    wait(&full[first_tile % kStages], first_tile / kStages % 2);
-    start_step(first_tile % kStages * kStageSize, 0, args.seq_len_kv);
+    wait(&full[first_ring_tile % kStages], first_ring_tile / kStages % 2);
+    start_step(first_ring_tile % kStages * kStageSize, 0, args.seq_len_kv);
 
     // For each further step of 16 keys:
 #pragma unroll 1
     for (int kv_row = kStepKV; kv_row < args.seq_len_kv; kv_row += kStepKV) {
-      const int tile = first_tile + kv_row / kBlockKV, stage = tile % kStages;
-      if (kv_row % kBlockKV == 0) wait(&full[stage], tile / kStages % 2);
+      const int ring_tile = first_ring_tile + kv_row / kBlockKV, stage = ring_tile % kStages;
+      if (kv_row % kBlockKV == 0) wait(&full[stage], ring_tile / kStages % 2);
 
       // In the middle of a tile, copy the next one, which may be the first for the next query tile.
-      if (kv_row % kBlockKV == kBlockKV / 2) copy_next(tile, kv_row + kBlockKV / 2);
+      if (kv_row % kBlockKV == kBlockKV / 2) copy_next(ring_tile, kv_row + kBlockKV / 2);
 
       // P V of the previous step, and S of this one. The compiler may reorder independent mmas, and prefers to begin with S,
       // for which the softmax waits. So S pretends to need a result of O += P V: `zero` is 0, which only the launcher knows,
-      // and K's fragments are not loaded before an mma of O is done. Most other results would do; head_dim 64 has no 9.
+      // and K's fragments are not loaded before an mma of O is done. Most other results would do.
       finish_step();
+      static_assert(kHeadDim / 8 > 9);
       start_step(stage * kStageSize + kv_row % kBlockKV * kHeadDim, __float_as_int(O_rmem[0][9][3]) & zero,
                  args.seq_len_kv - kv_row);
-      if (kv_row % kBlockKV == 0) mbarrier_arrive(&empty[(tile - 1) % kStages]);  // the previous tile has been read
+      if (kv_row % kBlockKV == 0) mbarrier_arrive(&empty[(ring_tile - 1) % kStages]);  // previous tile has been read
     }
     // Load the next Q while O is finished. At the end, this Q is reloaded without effect: an `if` would cost 64 registers.
     load_Q(is_last ? q_tile : next_q_tile);
     finish_step();
     // A last tile without a middle.
-    if ((args.seq_len_kv - 1) % kBlockKV < kBlockKV / 2) copy_next(first_tile + num_tiles - 1, args.seq_len_kv);
-    first_tile += num_tiles;
-    mbarrier_arrive(&empty[(first_tile - 1) % kStages]);
+    if ((args.seq_len_kv - 1) % kBlockKV < kBlockKV / 2) copy_next(first_ring_tile + num_kv_tiles - 1, args.seq_len_kv);
+    first_ring_tile += num_kv_tiles;
+    mbarrier_arrive(&empty[(first_ring_tile - 1) % kStages]);
 
     // Normalise and store O. A lane holds its elements in pairs of 4 bytes; the four lanes of a row exchange them, so
     // that each stores 16 bytes at a time.
