@@ -419,11 +419,12 @@ def verdict(predicted: Prediction, got: float) -> str:
 def verdict_rule() -> str:
     return (
         f"A step comes out *as predicted* if its gain at seq_len {SHAPE.seq_len} is at most {WITHIN:g} times the"
-        f" predicted gain and at least 1/{WITHIN:g} of it; otherwise it gained *less* or *more than predicted*. A step"
-        f" is *slower* if a gain was predicted and it lost speed (*faster* in the opposite case), and *slower than"
-        f" predicted* or *faster than predicted* if a loss was predicted and it came out larger or smaller. If no"
-        f" change was predicted, up to {100 * UNCHANGED:g} % either way is as predicted. Figures are"
-        f" judged before rounding. For the first version, TFLOP/s are judged in the same way."
+        f" predicted gain and at least 1/{WITHIN:g} of it. If the gain is smaller or larger than that, the step gained"
+        f" *less* or *more than predicted*. A step is *slower* if the header predicted a gain and the step lost speed"
+        f" (*faster* in the opposite case). If the header predicted a loss, the step is *slower than predicted* if the"
+        f" loss is larger, and *faster than predicted* if it is smaller. If the header predicted no change, a change of"
+        f" up to {100 * UNCHANGED:g} % in either direction counts as predicted. Figures are judged before rounding."
+        f" For the first version, the same rule is applied to its TFLOP/s."
     )
 
 
