@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from math import exp, floor, gcd, log, log2
 from random import Random
@@ -33,7 +34,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from roles import RoleTrace
-from schedule import Span, schedule
+from timeline import Span
 
 FIRST = 17  # the first version of the Hopper track
 
@@ -225,6 +226,7 @@ def _legend(axes: Axes, names: Sequence[str]) -> None:
 
 
 def _bars(axes: Axes, y: float, spans: Sequence[Span], work: str, height: float = 0.7) -> None:
+    labelled = ""
     for span in spans:
         width = span.end - span.begin
         name = "waits" if span.what in WAITS else "wgmma: O += P V" if span.what.startswith("P") else work
@@ -233,7 +235,8 @@ def _bars(axes: Axes, y: float, spans: Sequence[Span], work: str, height: float 
             Rectangle((span.begin, y - height / 2), width, height, facecolor=color, edgecolor=MUTED, linewidth=0.6,
                       hatch=hatch)
         )  # fmt: skip
-        if name != "waits" and width > 0:
+        if name != "waits" and width > 150 and span.what != labelled:  # the second part of a softmax is short
+            labelled = span.what
             _label(axes, span.begin + width / 2, y, span.what.replace("softmax ", "soft "), color)
 
 
@@ -246,20 +249,20 @@ def _label(axes: Axes, x: float, y: float, text: str, fill: str) -> None:
 
 
 def _timeline(facts: Facts, number: int, until: float, rings: bool = False, begin: float = 0.0) -> Figure:
-    planned = facts.plan(number, steps=10)
-    spans = schedule(planned)
+    spans = facts.timeline_of(number)
+    by_who: dict[str, list[Span]] = {}
+    for span in spans:
+        by_who.setdefault(span.who, []).append(span)
     rows: list[tuple[str, list[Span], str]] = []
     if rings:
-        for which in ("K", "V"):
-            for buffer in range(planned.stages):
-                mine = [s for s in spans if s.who == f"{which} {buffer}"]
-                rows.append((f"copy to {which}[{buffer}]", mine, "copy by TMA"))
-    for i in range(planned.consumers):
-        name = "consumer" if planned.consumers == 1 else f"consumer {i}"
-        rows.append((name, [s for s in spans if s.who == f"consumer {i}"], "softmax"))
-    for i in range(planned.consumers):
-        name = "tensor cores" if planned.consumers == 1 else f"wgmmas of {i}"
-        rows.append((name, [s for s in spans if s.who == f"tensor {i}"], "wgmma: S = Q Kᵀ"))
+        for who in sorted(who for who in by_who if re.match(r"[KV] \d", who)):
+            rows.append((f"copy to {who[0]}[{who[2:]}]", by_who[who], "copy by TMA"))
+    consumers = sum(who.startswith("consumer") for who in by_who)
+    for i in range(consumers):
+        rows.append(("consumer" if consumers == 1 else f"consumer {i}", by_who[f"consumer {i}"], "softmax"))
+    for i in range(consumers):
+        name = "tensor cores" if consumers == 1 else f"wgmmas of {i}"
+        rows.append((name, by_who[f"tensor {i}"], "wgmma: S = Q Kᵀ"))
     figure = Figure(figsize=(7.4, 0.36 * len(rows) + 0.95))
     axes = figure.add_subplot()
     for y, (_, mine, work) in enumerate(rows):
@@ -272,7 +275,7 @@ def _timeline(facts: Facts, number: int, until: float, rings: bool = False, begi
     axes.set_yticks(range(len(rows)), [name for name, _, _ in rows])
     axes.set_xlim(begin, until)
     axes.set_ylim(len(rows) - 0.4, -0.6)
-    axes.set_xlabel("cycles of the model")
+    axes.set_xlabel("cycles: the order is that of a trace, the lengths are calculated")
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     _legend(axes, [name for name in WORK if rings or name != "copy by TMA"])
     return figure

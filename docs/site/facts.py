@@ -24,8 +24,8 @@ sys.path.insert(0, str(ROOT / "scripts"))
 
 import bits  # noqa: E402
 import layouts  # noqa: E402
-import schedule  # noqa: E402
 import sources  # noqa: E402
+import timeline  # noqa: E402
 import update_docs  # noqa: E402
 import worked  # noqa: E402
 from kernel_files import KernelFile, kernel_files  # noqa: E402
@@ -647,32 +647,28 @@ class Facts:
                 return result["static"][arch]
         raise NotRecordedError(f"profiles/{DEVICE} has no machine code of version {number:02}")
 
-    # The model in schedule.py of which role waits for which.
+    # Which role waits for which: timeline.py.
 
-    def plan(self, number: int, steps: int = 6) -> schedule.Plan:
-        """A version's roles and rings, as in its file.
-
-        wgmmas take the time that they need at the full rate of the tensor cores; the softmax takes that of its MUFU
+    def lengths(self, number: int) -> timeline.Lengths:
+        """wgmmas take the time that they need at the full rate of the tensor cores; the softmax takes that of its MUFU
         instructions and of what comes before and after them.
         """
         keys = self.block_kv(number)
         product = 2 * 64 * keys * layouts.HEAD_DIM / GPU["wgmma_flop_per_sm_per_cycle"]  # S, or P V, of a warpgroup
         lanes = GPU["ex2_per_sm_per_cycle"] / GPU["schedulers_per_sm"]
         softmax = self.sass(number, "MUFU") * 32 / lanes + self.sass(number, "FMNMX", "F2FP")
-        return schedule.Plan(
-            schedule.Times(product, product, softmax),
-            consumers=1 if number < 20 else 2 if number < 27 else 3,
-            overlap=number >= 23,
-            turns=number >= 26,
-            steps=steps,
-            stages=2 if number < 27 else 3,
-        )
+        return timeline.Lengths(product, softmax)
 
-    def model_share(self, number: int) -> float:
-        """The fraction of the time in which the tensor cores of the model work, away from both ends."""
-        spans = schedule.schedule(self.plan(number, steps=24))
+    @cache  # noqa: B019
+    def timeline_of(self, number: int) -> list[timeline.Span]:
+        """A version's trace of 12 tiles of keys, with these lengths."""
+        return timeline.timeline(self.role_trace(number, 12), self.lengths(number))
+
+    def timeline_share(self, number: int) -> float:
+        """The fraction of the time in which the tensor cores work in the timeline, away from both ends."""
+        spans = self.timeline_of(number)
         begins = {span.what: span.begin for span in spans if span.who == "tensor 0"}
-        return schedule.tensor_share(spans, begins["S6"], begins["S18"])
+        return timeline.tensor_share(spans, begins["S4"], begins["S10"])
 
     # ---- how pages refer to facts ----
 

@@ -33,6 +33,7 @@ import drawings_ideas  # noqa: F401 (its drawings)
 import parts
 import roles
 import sources
+import timeline
 from facts import Facts, check_blank
 from ladder import HARNESS, ROOT, write_whole
 
@@ -355,7 +356,9 @@ def table(part: parts.Table) -> str:
 class Noting(Facts):
     """Records the versions whose traces are requested."""
 
-    traced: set[int]
+    def __init__(self, harness: Path | None = None, of_the_build: bool = True) -> None:
+        super().__init__(harness, of_the_build)
+        self.traced: set[int] = set()
 
     def trace(self, number: int) -> list:
         self.traced.add(number)
@@ -365,14 +368,20 @@ class Noting(Facts):
         self.traced.add(number)
         return super().role_trace(number, kv_tiles)
 
+    def timeline_of(self, number: int) -> list[timeline.Span]:
+        self.traced.add(number)  # the trace itself may have been made for another drawing
+        return super().timeline_of(number)
+
 
 def stamp(facts: Facts, number: int) -> str:
     """Identifies the code of a trace, and the programs that drew it. The output of nvcc is not included."""
-    programs = [Path(program.__file__) for program in (drawings, drawings_hopper, roles)]
+    programs = [Path(program.__file__) for program in (drawings, drawings_hopper, roles, timeline)]
     digest = hashlib.sha256(facts.registry[f"{number:02}"]["code_hash"].encode())
     for program in (*programs, Path(__file__).parent / "static" / "ladder.css"):
         digest.update(program.read_bytes())
-    for method in (Facts.trace, Facts.role_trace, Facts._traced):
+    if number >= drawings_hopper.FIRST:
+        digest.update(repr(facts.lengths(number)).encode())
+    for method in (Facts.trace, Facts.role_trace, Facts.timeline_of, Facts._traced):
         digest.update(inspect.getsource(method).encode())
     return f"<!-- Of a trace of {number:02}: {digest.hexdigest()[:16]} -->\n"
 

@@ -58,6 +58,16 @@ class RoleTrace:
     def read(cls, file: Path, source: list[str]) -> RoleTrace:
         return cls(json.loads(file.read_text(encoding="utf-8")), source)
 
+    @classmethod
+    def read_with_source(cls, file: Path, root: Path) -> RoleTrace:
+        """The same for a file of which only the kernel's name is known. Raises ValueError if it has no roles."""
+        document = json.loads(file.read_text(encoding="utf-8"))
+        about = document["otherData"]
+        found = sorted(root.glob(f"kernels/**/{about['kernel']}_{about['name']}.cu"))
+        if not found or not about["roles"]:
+            raise ValueError(f"it is a trace of {about['kernel']}, which has no roles of its own; 19 and later have")
+        return cls(document, found[0].read_text(encoding="utf-8").splitlines())
+
     def _name(self, line: str) -> str:
         text = self._source[int(line.rpartition(":")[2]) - 1]
         found = re.search(r"mbarrier_init\(&?(\w+)", text)
@@ -111,6 +121,14 @@ class RoleTrace:
                 line = int(first["args"]["line"].rpartition(":")[2])
                 found.append(Wgmmas(first_warp, first["ts"], event["ts"], line))
         return found
+
+    def arrivals(self) -> dict[tuple[str, int | None], set[int]]:
+        """Which warps arrive, by barrier and phase."""
+        warps: dict[tuple[str, int | None], set[int]] = {}
+        for event in self._events:
+            if event["name"] == "arrive":
+                warps.setdefault((self._barrier(event["args"]), event["args"]["phase"]), set()).add(event["tid"])
+        return warps
 
     def ends_of_phases(self) -> dict[tuple[str, int], int]:
         """When the last warp arrived, by barrier and phase."""

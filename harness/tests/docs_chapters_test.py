@@ -24,8 +24,8 @@ import drawings_ideas  # noqa: E402, F401 (its drawings)
 import layouts  # noqa: E402
 import parts  # noqa: E402
 import plot  # noqa: E402
-import schedule  # noqa: E402
 import sources  # noqa: E402
+import timeline  # noqa: E402
 import worked  # noqa: E402
 from facts import GPU, FactError, Facts, NotRecordedError, check_blank  # noqa: E402
 from kernel_files import kernel_files  # noqa: E402
@@ -34,6 +34,7 @@ from matplotlib import rc_context  # noqa: E402
 from matplotlib.text import Text  # noqa: E402
 from planted_faults import FAULTS  # noqa: E402
 from profile_data import ByData, Cell  # noqa: E402
+from roles import Step, Wgmmas  # noqa: E402
 
 BUILD = Path(os.environ.get("FLASH_LADDER_BUILD_DIR", ROOT / "build"))
 PAGES = sorted([*sources.PAGES.glob("*.md"), *(sources.PAGES / "chapters").glob("*.md")])
@@ -683,98 +684,119 @@ def test_a_warpgroup_holds_each_element_once() -> None:
     assert sorted(D) == [(row, col) for row in range(64) for col in range(128)]
 
 
-TIMES = schedule.Times(512, 512, 630)
-
-
-@pytest.mark.parametrize("plan", [
-    schedule.Plan(TIMES),
-    schedule.Plan(TIMES, consumers=2),
-    schedule.Plan(TIMES, consumers=2, overlap=True),
-    schedule.Plan(TIMES, consumers=2, overlap=True, turns=True),
-    schedule.Plan(TIMES, consumers=3, overlap=True, turns=True, stages=3),
-    schedule.Plan(TIMES, stages=1),
-])  # fmt: skip
-def test_the_model_of_the_rings_computes_each_step_once_and_in_order(plan: schedule.Plan) -> None:
-    spans = schedule.schedule(plan)
-    for me in range(plan.consumers):
-        mine = {span.what: span for span in spans if span.who == f"tensor {me}"}
-        assert sorted(mine) == sorted([f"S{i}" for i in range(plan.steps)] + [f"PV{i}" for i in range(plan.steps)])
-        exponentials = {span.what: span for span in spans if span.who == f"consumer {me}" and "softmax" in span.what}
-        for step in range(plan.steps):
-            softmax = exponentials[f"softmax {step}"]
-            assert mine[f"S{step}"].end <= softmax.begin + 1e-3 and softmax.end <= mine[f"PV{step}"].begin + 1e-3
-    # A tile is copied to a buffer after all consumers have read the one before it, and arrives before it is used.
-    for which, product in (("K", "S"), ("V", "PV")):
-        for tile in range(plan.steps):
-            copy = next(span for span in spans if span.what == f"{which}{tile}" and span.who[0] == which)
-            used = [span for span in spans if span.what == f"{product}{tile}"]
-            assert all(copy.end <= span.begin + 1e-3 for span in used)
-            before = [span for span in spans if span.what == f"{product}{tile - plan.stages}"]
-            assert all(span.end <= copy.begin + 1e-3 for span in before)
-
-
-def _protocol_of_the_model(program: schedule.Program) -> list[str]:
-    steps = []
-    for what, *arguments in program:
-        if what in ("wait", "arrive", "copy"):
-            barrier = arguments[0].name
-            turn = re.fullmatch(r"the turn of consumer (\d+)", barrier)
-            steps.append(f"{what} barrier {4 + int(turn[1])}" if turn else f"{what} {barrier}")
-        elif what == "wgmma_wait":
-            steps.append("wgmma_wait")
-    return steps
+def at_tensor_cores(spans: list[timeline.Span], consumer: int) -> dict[str, timeline.Span]:
+    return {span.what: span for span in spans if span.who == f"tensor {consumer}"}
 
 
 @pytest.mark.parametrize("number", [19, 20, 23, 26, 27])
-def test_the_model_of_the_rings_waits_and_arrives_as_the_kernel_does(number: int, facts: Facts) -> None:
-    """Waits, arrivals and copies of each role, in order: in schedule.py, and in the virtual GPU's trace."""
-    steps = 6
-    trace = facts.role_trace(number, steps)
-    machine = schedule._Machine(facts.plan(number, steps))
-    consumers = trace.warps(multiply=True)
-    assert len(consumers) == facts.plan(number).consumers
-    programs = [(trace.warps(multiply=False)[0], machine.producer())]
-    programs += [(warp, machine.consumer(i)) for i, warp in enumerate(consumers)]
-    for warp, program in programs:
-        # Without the steps for Q and for the store, and without the arrival that belongs to each copy, because the
-        # model leaves them out.
-        traced = [
-            str(step)
-            for step in trace.steps(warp)
-            if re.search(r"[KV]_|barrier [4-9]|^wgmma", str(step)) and not re.match(r"arrive \w_full", str(step))
+def test_a_timeline_computes_each_step_once_and_in_order(number: int, facts: Facts) -> None:
+    spans, tiles = facts.timeline_of(number), 12
+    consumers = sorted({span.who for span in spans if span.who.startswith("consumer")})
+    assert len(consumers) == (1 if number < 20 else 2 if number < 27 else 3)
+    for me, who in enumerate(consumers):
+        mine = at_tensor_cores(spans, me)
+        for tile in range(tiles):
+            softmax = [span for span in spans if span.who == who and span.what == f"softmax {tile}"]
+            assert mine[f"S{tile}"].end <= softmax[0].begin + 1e-3
+            assert softmax[-1].end <= mine[f"PV{tile}"].begin + 1e-3
+            if 0 < tile < tiles - 1:
+                length = sum(span.end - span.begin for span in softmax)
+                assert isclose(length, facts.lengths(number).softmax, rel_tol=0.02)
+    # A tile is copied to a buffer after all consumers have read the one before it, and arrives before it is used.
+    stages = len({span.who for span in spans if span.who[0] == "K"})
+    assert stages == (3 if number == 27 else 2)
+    for which, product in (("K", "S"), ("V", "PV")):
+        for tile in range(tiles):
+            (copy,) = [span for span in spans if span.what == f"{which}{tile}" and span.who[0] == which]
+            used = [at_tensor_cores(spans, me)[f"{product}{tile}"] for me in range(len(consumers))]
+            assert all(copy.end <= span.begin + 1e-3 for span in used)
+            if tile >= stages:
+                before = [at_tensor_cores(spans, me)[f"{product}{tile - stages}"] for me in range(len(consumers))]
+                assert all(span.end <= copy.begin + 1e-3 for span in before)
+
+
+@pytest.mark.parametrize("number", [19, 26])
+def test_a_timeline_waits_and_arrives_in_the_order_of_the_trace(number: int, facts: Facts) -> None:
+    trace = facts.role_trace(number, 12)
+    for warp in (trace.warps(multiply=False)[0], *trace.warps(multiply=True)):
+        actions = timeline.actions_of(trace, warp, timeline.Lengths(512, 630))
+        followed = [
+            f"{'wgmma_wait' if action.kind == 'finish' else action.kind} {action.key[0]}".strip()
+            for action in actions
+            if action.kind in ("wait", "arrive", "copy", "finish")
         ]
-        model = _protocol_of_the_model(program)
-        # The last step is an exception, because the kernels leave out arrivals that are no longer waited for.
-        compared = len(model) * (steps - 1) // steps
-        assert compared > 20 or warp == 0
-        assert traced[:compared] == model[:compared], f"{number}, warp {warp}"
+        assert followed == [str(step) for step in trace.steps(warp)] and len(followed) > 40
 
 
-@pytest.mark.parametrize(
-    ("slip", "message"),
-    [
-        ({"arrivals_of_empty": 128}, "producer waits for K_empty[0]; consumer 0 waits for K_full[0]"),
-        ({"producer_parity": 0}, "producer waits for K_empty[0]; consumer 0 waits for K_full[0]"),
-        ({"releases_V": False}, "producer waits for V_empty[0]; consumer 0 waits for V_full[0]"),
-        (
-            {"consumers": 2, "overlap": True, "turns": True, "first_turn": False},
-            "consumer 0 waits for the turn of consumer 0; consumer 1 waits for the turn of consumer 1",
-        ),
-    ],
-)
-def test_a_slip_of_the_pen_is_a_deadlock_in_the_model(slip: dict, message: str) -> None:
-    with pytest.raises(schedule.DeadlockError, match=re.escape(message)):
-        schedule.schedule(schedule.Plan(TIMES, **slip))
+def test_two_consumers_that_begin_together_stay_together_and_turns_part_them(facts: Facts) -> None:
+    alone = 2 * facts.lengths(20).product
+    assert isclose(facts.timeline_share(19), alone / (alone + facts.lengths(19).softmax), rel_tol=0.01)
+    assert isclose(facts.timeline_share(20), 2 * alone / (2 * alone + facts.lengths(20).softmax), rel_tol=0.01)
+    assert facts.timeline_share(20) < facts.timeline_share(23) < facts.timeline_share(25) < 0.99
+    assert isclose(facts.timeline_share(26), 1, rel_tol=1e-3) and isclose(facts.timeline_share(27), 1, rel_tol=1e-3)
 
 
-def test_two_consumers_that_begin_together_stay_together_and_turns_part_them() -> None:
-    def share(**plan: bool) -> float:
-        spans = schedule.schedule(schedule.Plan(TIMES, consumers=2, steps=24, **plan))
-        begins = {span.what: span.begin for span in spans if span.who == "tensor 0"}
-        return schedule.tensor_share(spans, begins["S6"], begins["S18"])
+class MadeUpTrace:
+    """A producer and a consumer of four tiles, which has one buffer."""
 
-    assert isclose(share(), 2048 / (2048 + 630), rel_tol=1e-3)
-    assert isclose(share(overlap=True, turns=True), 1, rel_tol=1e-3)
+    def __init__(self, tiles: int = 4, arrivals: int = 99) -> None:
+        self.tiles, self.by_warp = tiles, {0: [], 4: []}
+        for tile in range(tiles):
+            at = 100 * tile
+            producer = [Step("wait", "K_empty", at, at + 1, tile - 1)]
+            producer += [Step(what, "K_full", at + 2, at + 3, tile) for what in ("arrive", "copy")]
+            consumer = [Step("wait", "K_full", at, at + 1, tile), Step("wgmma_wait", "", at + 9, at + 10)]
+            consumer += [Step("arrive", "K_empty", at + 11, at + 12, tile)] if tile < arrivals else []
+            self.by_warp[0] += producer
+            self.by_warp[4] += consumer
+
+    def steps(self, warp: int) -> list[Step]:
+        return self.by_warp[warp]
+
+    def warps(self, *, multiply: bool) -> list[int]:
+        return [4] if multiply else [0]
+
+    def wgmmas(self, warp: int) -> list[Wgmmas]:
+        return [Wgmmas(4, 100 * i + 5, 100 * i + 10, 1) for i in range(self.tiles)] if warp == 4 else []
+
+    def arithmetic(self, warp: int) -> list[tuple[int, int]]:
+        return [(100 * i + 12, 100 * i + 52) for i in range(self.tiles)] if warp == 4 else []
+
+    def arrivals(self) -> dict[tuple[str, int], set[int]]:
+        return {}
+
+
+def test_a_timeline_takes_the_order_from_the_trace_and_the_lengths_from_elsewhere() -> None:
+    spans = timeline.timeline(MadeUpTrace(), timeline.Lengths(product=10, softmax=30, copy=5))
+    assert [(span.what, span.begin, span.end) for span in spans if span.who in ("K", "tensor 0")] == [
+        ("K", 0, 5), ("S0", 5, 15),
+        ("K", 15, 20), ("S1", 45, 55),
+        ("K", 55, 60), ("S2", 85, 95),
+        ("K", 95, 100), ("S3", 125, 135),
+    ]  # fmt: skip
+
+
+def test_a_trace_that_is_too_short_or_incomplete_has_no_timeline() -> None:
+    with pytest.raises(timeline.TimelineError, match="2 tiles of keys, and 3 are needed"):
+        timeline.timeline(MadeUpTrace(tiles=2), timeline.Lengths(10, 30))
+    trace = MadeUpTrace()
+    trace.by_warp[0] = trace.by_warp[0][:3]  # the producer stops after the first tile
+    trace.by_warp[4][3] = Step("wait", "K_full", 100, 101, 1)
+    trace.by_warp[0] += [Step("wait", "K_empty", 103, 104, 1), Step("arrive", "K_full", 105, 106, 1)]
+    with pytest.raises(timeline.TimelineError, match=r"does not show what ends these waits: producer: .*K_empty"):
+        timeline.timeline(trace, timeline.Lengths(10, 30))
+
+
+def test_the_command_prints_the_timeline_of_a_trace(tmp_path: Path) -> None:
+    command = [BUILD / "harness", "--kernel", "19", "--device", "emulator", "--no-check"]
+    for tiles in (6, 2):
+        file = tmp_path / f"{tiles}.json"
+        subprocess.run([*command, "--seq-len-kv", str(128 * tiles), "--trace", file], check=True, capture_output=True)
+    printer = [sys.executable, Path(timeline.__file__), "--product", "512", "--softmax", "630"]
+    done = subprocess.run([*printer, tmp_path / "6.json"], capture_output=True, text=True, check=True)
+    assert "     500    1,012  tensor 0    S0" in done.stdout.splitlines()
+    done = subprocess.run([*printer, tmp_path / "2.json"], capture_output=True, text=True, check=False)
+    assert done.returncode == 3 and "2 tiles of keys, and 3 are needed" in done.stderr
 
 
 def test_heads_and_query_tiles_of_the_bug_of_21() -> None:
