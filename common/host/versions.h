@@ -21,6 +21,7 @@ inline constexpr std::pair<const char*, bool Solves::*> kSolves[] = {{"causal", 
                                                                      {"kv_heads", &Solves::kv_heads},
                                                                      {"window", &Solves::window},
                                                                      {"lengths", &Solves::lengths}};
+static_assert(std::size(kSolves) == sizeof(Solves), "every member of Solves is in kSolves");
 
 /// The folder that contains a version's file.
 enum class Track {

@@ -4,13 +4,16 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <compare>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
+#include <string_view>
 #include <tuple>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
-#include "json_members.h"
+#include "problem/fields.h"
 
 namespace flash_ladder {
 namespace {
@@ -18,27 +21,48 @@ namespace {
 constexpr std::pair<const char*, Dtype> kDtypes[] = {
     {"fp16", Dtype::fp16}, {"bf16", Dtype::bf16}, {"e4m3", Dtype::e4m3}};
 
-// Every field, so that none is forgotten: if AttentionProblem gets another one, this does not compile.
-auto fields(const AttentionProblem& problem) {
+// Every member. If AttentionProblem gets another one, this does not compile: add it here and to kFields, and decide whether it
+// matters to in_plainest_form(), visible_keys() and launch_args().
+constexpr auto kMembers = [](const AttentionProblem& problem) {
   const auto& [batch, heads, seq_len, seq_len_kv, head_dim, dtype, causal, kv_heads, window, lengths, lengths_kv] =
       problem;
-  return std::tuple(dtype, seq_len, seq_len_kv, batch, heads, head_dim, causal, kv_heads, window, lengths, lengths_kv);
-}
+  return std::tie(batch, heads, seq_len, seq_len_kv, head_dim, dtype, causal, kv_heads, window, lengths, lengths_kv);
+};
+static_assert(std::tuple_size_v<decltype(kMembers(AttentionProblem{}))> == std::tuple_size_v<decltype(kFields)>,
+              "harness/problem/fields.h describes every member of AttentionProblem");
 
-// ", lengths 7/100/256"; for a large batch only the range.
-std::string describe_lengths(const char* name, const std::vector<std::int64_t>& lengths) {
+// ---- A value as text ----
+
+std::string describe_value(const char* name, std::int64_t value) { return fmt::format("{} {}", name, value); }
+std::string describe_value(const char* /*name*/, Dtype dtype) { return to_string(dtype); }
+std::string describe_value(const char* name, bool /*value*/) { return name; }
+// "lengths 7/100/256"; for a large batch only the range.
+std::string describe_value(const char* name, const std::vector<std::int64_t>& lengths) {
   constexpr std::size_t kMost = 8;
-  if (lengths.empty()) return "";
-  if (lengths.size() <= kMost) return fmt::format(", {} {}", name, fmt::join(lengths, "/"));
+  if (lengths.size() <= kMost) return fmt::format("{} {}", name, fmt::join(lengths, "/"));
   const auto [least, most] = std::minmax_element(lengths.begin(), lengths.end());
-  return fmt::format(", {} of {} to {}", name, *least, *most);
+  return fmt::format("{} of {} to {}", name, *least, *most);
 }
 
+std::string file_name_part(const char* /*name*/, std::int64_t value) { return std::to_string(value); }
+std::string file_name_part(const char* /*name*/, Dtype dtype) { return to_string(dtype); }
+std::string file_name_part(const char* name, bool value) { return value ? name : "full"; }
 // FNV-1a, over as many lengths as a batch may have.
-std::string file_name_part(const std::vector<std::int64_t>& lengths) {
+std::string file_name_part(const char* /*name*/, const std::vector<std::int64_t>& lengths) {
   std::uint64_t sum = 0xcbf29ce484222325;
   for (const std::int64_t length : lengths) sum = (sum ^ static_cast<std::uint64_t>(length)) * 0x100000001b3;
   return lengths.empty() ? "whole" : fmt::format("{:016x}", sum);
+}
+
+template <typename Value>
+void read_value(const nlohmann::json& json, Value& value) {
+  json.get_to(value);
+}
+void read_value(const nlohmann::json& json, Dtype& dtype) {
+  const auto text = json.get<std::string>();
+  const auto known = dtype_from_string(text);
+  if (!known) throw std::runtime_error(fmt::format("dtype '{}' is unknown; allowed: {}", text, all_dtypes()));
+  dtype = *known;
 }
 
 // The number of scores of one head that the mask does not hide; for a causal head without a window, half of all scores.
@@ -74,75 +98,67 @@ std::string all_dtypes() {
 }
 
 std::string describe(const AttentionProblem& problem) {
-  const auto& [batch, heads, seq_len, seq_len_kv, head_dim, dtype, causal, kv_heads, window, lengths, lengths_kv] =
-      problem;
-  const std::string groups = kv_heads == 0 ? "" : fmt::format(", kv_heads {}", kv_heads);
-  const std::string keys = seq_len_kv == seq_len ? "" : fmt::format(", seq_len_kv {}", seq_len_kv);
-  return fmt::format(
-      "batch {}, heads {}{}, seq_len {}{}, head_dim {}, {}{}{}{}{}", batch, heads, groups, seq_len, keys, head_dim,
-      to_string(dtype), causal ? ", causal" : "", window == kNoWindow ? "" : fmt::format(", window {}", window),
-      describe_lengths("lengths", lengths), lengths_kv == lengths ? "" : describe_lengths("lengths_kv", lengths_kv));
+  std::vector<std::string> parts;
+  for_each_field([&](const auto& field) {
+    const auto& value = problem.*field.member;
+    if (field.is_extension() && is_plain(field, problem)) return;
+    if (field.same_as != nullptr && value == problem.*field.same_as) return;
+    const bool beside_heads = field.name == std::string_view("kv_heads");  // although it is an extension's
+    parts.insert(beside_heads ? parts.begin() + 2 : parts.end(), describe_value(field.name, value));
+  });
+  return fmt::format("{}", fmt::join(parts, ", "));
 }
 
 std::string file_name_part(const AttentionProblem& problem) {
-  const auto& [batch, heads, seq_len, seq_len_kv, head_dim, dtype, causal, kv_heads, window, lengths, lengths_kv] =
-      problem;
-  return fmt::format("{}-{}-{}-{}-{}-{}-{}-{}-{}-{}-{}", batch, heads, seq_len, seq_len_kv, head_dim, to_string(dtype),
-                     causal ? "causal" : "full", kv_heads, window, file_name_part(lengths), file_name_part(lengths_kv));
+  std::vector<std::string> parts;
+  for_each_field([&](const auto& field) { parts.push_back(file_name_part(field.name, problem.*field.member)); });
+  return fmt::format("{}", fmt::join(parts, "-"));
 }
 
-bool comes_before(const AttentionProblem& a, const AttentionProblem& b) { return fields(a) < fields(b); }
+bool comes_before(const AttentionProblem& a, const AttentionProblem& b) {
+  // Problems of one length are listed together.
+  auto order = std::tie(a.dtype, a.seq_len, a.seq_len_kv) <=> std::tie(b.dtype, b.seq_len, b.seq_len_kv);
+  for_each_field([&](const auto& field) {
+    if (order == 0) order = a.*field.member <=> b.*field.member;
+  });
+  return order < 0;
+}
 
 void to_json(nlohmann::json& json, const AttentionProblem& problem) {
-  const auto& [batch, heads, seq_len, seq_len_kv, head_dim, dtype, causal, kv_heads, window, lengths, lengths_kv] =
-      problem;
-  json = {{"batch", batch},           {"heads", heads},       {"seq_len", seq_len},
-          {"seq_len_kv", seq_len_kv}, {"head_dim", head_dim}, {"dtype", to_string(dtype)}};
-  if (causal) json["causal"] = causal;
-  if (kv_heads != 0) json["kv_heads"] = kv_heads;
-  if (window != kNoWindow) json["window"] = window;
-  if (!lengths.empty()) json["lengths"] = lengths;
-  if (!lengths_kv.empty()) json["lengths_kv"] = lengths_kv;
+  json = nlohmann::json::object();
+  for_each_field([&]<typename Value>(const Field<Value>& field) {
+    if (field.is_extension() && is_plain(field, problem)) return;
+    if constexpr (std::is_same_v<Value, Dtype>)
+      json[field.name] = to_string(problem.*field.member);
+    else
+      json[field.name] = problem.*field.member;
+  });
 }
 
 void from_json(const nlohmann::json& json, AttentionProblem& problem) {
   problem = {};
-  auto& [batch, heads, seq_len, seq_len_kv, head_dim, dtype, causal, kv_heads, window, lengths, lengths_kv] = problem;
-  json.at("batch").get_to(batch);
-  json.at("heads").get_to(heads);
-  json.at("seq_len").get_to(seq_len);
-  json.at("seq_len_kv").get_to(seq_len_kv);
-  json.at("head_dim").get_to(head_dim);
-  const auto text = json.at("dtype").get<std::string>();
-  const auto known = dtype_from_string(text);
-  if (!known) throw std::runtime_error(fmt::format("dtype '{}' is unknown; allowed: {}", text, all_dtypes()));
-  dtype = *known;
-  read_known(json, "causal", causal);
-  read_known(json, "kv_heads", kv_heads);
-  read_known(json, "window", window);
-  read_known(json, "lengths", lengths);
-  read_known(json, "lengths_kv", lengths_kv);
+  for_each_field([&](const auto& field) {
+    const auto found = json.find(field.name);
+    if (field.is_extension() && (found == json.end() || found->is_null())) return;
+    read_value(json.at(field.name), problem.*field.member);
+  });
   problem = in_plainest_form(std::move(problem));
 }
 
 bool is_plain(const AttentionProblem& problem) {
-  return problem == AttentionProblem{.batch = problem.batch,
-                                     .heads = problem.heads,
-                                     .seq_len = problem.seq_len,
-                                     .seq_len_kv = problem.seq_len_kv,
-                                     .head_dim = problem.head_dim,
-                                     .dtype = problem.dtype};
+  bool plain = true;
+  for_each_field([&](const auto& field) { plain &= !field.is_extension() || is_plain(field, problem); });
+  return plain;
 }
 
 AttentionProblem in_plainest_form(AttentionProblem problem) {
-  auto& [batch, heads, seq_len, seq_len_kv, head_dim, dtype, causal, kv_heads, window, lengths, lengths_kv] = problem;
-  if (kv_heads == heads) kv_heads = 0;
-  if (window >= std::max(seq_len, seq_len_kv) - 1) window = kNoWindow;
-  const auto drop_if_whole = [&, batch = batch](std::vector<std::int64_t>& of_each, std::int64_t of_all) {
-    if (std::ssize(of_each) == batch && std::ranges::count(of_each, of_all) == batch) of_each.clear();
+  if (problem.kv_heads == problem.heads) problem.kv_heads = 0;
+  if (problem.window >= std::max(problem.seq_len, problem.seq_len_kv) - 1) problem.window = kNoWindow;
+  const auto drop_if_whole = [&](std::vector<std::int64_t>& of_each, std::int64_t of_all) {
+    if (std::ssize(of_each) == problem.batch && std::ranges::count(of_each, of_all) == problem.batch) of_each.clear();
   };
-  drop_if_whole(lengths, seq_len);
-  drop_if_whole(lengths_kv, seq_len_kv);
+  drop_if_whole(problem.lengths, problem.seq_len);
+  drop_if_whole(problem.lengths_kv, problem.seq_len_kv);
   return problem;
 }
 
@@ -193,25 +209,23 @@ double tensor_bytes(const AttentionProblem& problem) {
 
 ExtendedArgs launch_args(const AttentionProblem& problem, const Tensors& tensors, float softmax_scale,
                          void* workspace) {
-  const auto& [batch, heads, seq_len, seq_len_kv, head_dim, dtype, causal, kv_heads, window, lengths, lengths_kv] =
-      problem;
   ExtendedArgs args;
   args.Q = tensors.Q;
   args.K = tensors.K;
   args.V = tensors.V;
   args.O = tensors.O;
-  args.batch = static_cast<int>(batch);
-  args.heads = static_cast<int>(heads);
-  args.seq_len = static_cast<int>(seq_len);
-  args.seq_len_kv = static_cast<int>(seq_len_kv);
+  args.batch = static_cast<int>(problem.batch);
+  args.heads = static_cast<int>(problem.heads);
+  args.seq_len = static_cast<int>(problem.seq_len);
+  args.seq_len_kv = static_cast<int>(problem.seq_len_kv);
   args.softmax_scale = softmax_scale;
   args.workspace = workspace;
-  args.causal = causal;
+  args.causal = problem.causal;
   args.kv_heads = static_cast<int>(num_kv_heads(problem));
-  args.window = static_cast<int>(window);
-  if (dtype == Dtype::e4m3) args.scales = tensors.scales;
-  if (!lengths.empty()) args.lengths = tensors.lengths;
-  if (!lengths_kv.empty()) args.lengths_kv = tensors.lengths_kv;
+  args.window = static_cast<int>(problem.window);
+  if (problem.dtype == Dtype::e4m3) args.scales = tensors.scales;
+  if (!problem.lengths.empty()) args.lengths = tensors.lengths;
+  if (!problem.lengths_kv.empty()) args.lengths_kv = tensors.lengths_kv;
   return args;
 }
 

@@ -1,7 +1,4 @@
-// The only place in the harness that handles the fields of a problem; each function names every field. If you add a
-// field to AttentionProblem (common/host/problem.h), also add it to the functions in problem.cpp, which does not
-// compile until then, to the flags (harness/app/options/problem_flags.cpp), and to Solves and why_unsupported(), which
-// refuse it by name.
+// What the harness does with a problem. The fields are described in problem/fields.h.
 #pragma once
 
 #include <cstdint>

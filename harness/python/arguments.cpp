@@ -7,7 +7,10 @@
 #include <array>
 #include <cstdlib>
 #include <numeric>
+#include <string_view>
 #include <utility>
+
+#include "problem/fields.h"
 
 namespace flash_ladder::python {
 namespace {
@@ -190,23 +193,30 @@ Tensor tensor_of(const Array& array) {
           .head_stride = array.strides[2]};
 }
 
+// The argument that a field is, or the dimension that it is read from.
+std::string name_of(std::string_view field) {
+  constexpr std::pair<std::string_view, const char*> kFromArrays[] = {
+      {"batch", "q.shape[0] (batch)"},       {"heads", "q.shape[2] (heads)"},
+      {"seq_len", "q.shape[1] (seq_len)"},   {"seq_len_kv", "k.shape[1] (seq_len of k and v)"},
+      {"head_dim", "q.shape[3] (head_dim)"}, {"kv_heads", "k.shape[2] (heads of k and v, other than q's)"},
+  };
+  for (const auto& [known, text] : kFromArrays)
+    if (known == field) return text;
+  return std::string(field) + (is_switch(field) ? "=True" : "");
+}
+
 }  // namespace
 
 const Words kArguments{
-    .batch = "q.shape[0] (batch)",
-    .heads = "q.shape[2] (heads)",
-    .seq_len = "q.shape[1] (seq_len)",
-    .seq_len_kv = "k.shape[1] (seq_len of k and v)",
-    .head_dim = "q.shape[3] (head_dim)",
-    .causal = "causal=True",
-    .kv_heads = "k.shape[2] (heads of k and v, other than q's)",
-    .window = "window",
-    .lengths = "lengths",
-    .lengths_kv = "lengths_kv",
-    .use_size = [](const char* /*name*/) { return std::string(); },
+    .size = name_of,
+    .extension = name_of,
+    .without =
+        [](std::string_view field) {
+          return std::string(field == "kv_heads" ? "give k and v as many heads as q has" : "leave it out");
+        },
+    .use_size = [](const std::string& /*name*/) { return std::string(); },
     .use_config = [](const std::string& name) { return fmt::format("config=\"{}\"", name); },
     .use_dtype = use_kernel_for,
-    .equal_heads = "give k and v as many heads as q has",
     .without_gpu = "give arrays in host memory: they run on the virtual GPU",
     .other_gpu = "or arrays in host memory: they run on the virtual GPU",
 };
@@ -239,7 +249,7 @@ AttentionProblem check_arrays(const Arrays& arrays, const AttentionProblem& aske
   problem = in_plainest_form(std::move(problem));
   if (const auto why = why_impossible(problem, kArguments)) throw UsageError(*why);
   if (problem.head_dim < 1)
-    throw UsageError(fmt::format("{} is {}; allowed: 128", kArguments.head_dim, problem.head_dim));
+    throw UsageError(fmt::format("{} is {}; allowed: 128", kArguments.size("head_dim"), problem.head_dim));
   for (const Array* array : {&q, &k, &v, &out}) check_layout(*array);
   if (scales) check_scales(*scales, q);
   check_overlaps_not_itself(out);

@@ -15,10 +15,12 @@
 #include <cstdlib>
 #include <exception>
 #include <future>
+#include <type_traits>
 #include <utility>
 
 #include "host/versions.h"
 #include "modules/modules.h"
+#include "problem/fields.h"
 #include "problem/format_bytes.h"
 #include "rules/support.h"
 #include "worker/cuda_check.h"
@@ -141,6 +143,16 @@ Answer forward_on_gpu(const Call& call, const Arrays& arrays) {
   return forward(call, arrays, Place::gpu, false);
 }
 
+// The fields of the problem that are arguments of their own; the others come from the arrays.
+AttentionProblem asked_for(const nb::dict& fields) {
+  AttentionProblem problem;
+  for_each_field([&]<typename Value>(const Field<Value>& field) {
+    if constexpr (!std::is_same_v<Value, Dtype>)
+      if (fields.contains(field.name)) problem.*field.member = nb::cast<Value>(fields[field.name]);
+  });
+  return problem;
+}
+
 }  // namespace
 
 void define_functions(nb::module_& module, Place place) {
@@ -159,14 +171,8 @@ void define_functions(nb::module_& module, Place place) {
       "forward",
       [place](const AnyArray& q, const AnyArray& k, const AnyArray& v, const AnyArray& out,
               const std::optional<AnyArray>& scales, const std::vector<std::string>& dtypes, const std::string& kernel,
-              const std::string& config, std::optional<double> softmax_scale, bool causal, std::int64_t window,
-              std::vector<std::int64_t> lengths, std::vector<std::int64_t> lengths_kv, int device,
+              const std::string& config, std::optional<double> softmax_scale, const nb::dict& fields, int device,
               std::uintptr_t stream, bool wait, bool timed) {
-        AttentionProblem asked;
-        asked.causal = causal;
-        asked.window = window;
-        asked.lengths = std::move(lengths);
-        asked.lengths_kv = std::move(lengths_kv);
         Arrays arrays{.q = array_of("q", q, dtypes.at(0)),
                       .k = array_of("k", k, dtypes.at(1)),
                       .v = array_of("v", v, dtypes.at(2)),
@@ -175,7 +181,7 @@ void define_functions(nb::module_& module, Place place) {
         if (scales) arrays.scales = array_of("scales", *scales, dtypes.at(4));
         const Call call{.kernel = kernel,
                         .config = config,
-                        .asked = asked,
+                        .asked = asked_for(fields),
                         .softmax_scale = softmax_scale,
                         .device = device,
                         .stream = reinterpret_cast<cudaStream_t>(stream),
@@ -186,9 +192,8 @@ void define_functions(nb::module_& module, Place place) {
         return std::make_pair(answer.findings, answer.milliseconds);
       },
       nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("out"), nb::arg("scales").none(), nb::arg("dtypes"),
-      nb::arg("kernel"), nb::arg("config"), nb::arg("softmax_scale").none(), nb::arg("causal"), nb::arg("window"),
-      nb::arg("lengths"), nb::arg("lengths_kv"), nb::arg("device"), nb::arg("stream"), nb::arg("wait"),
-      nb::arg("timed"));
+      nb::arg("kernel"), nb::arg("config"), nb::arg("softmax_scale").none(), nb::arg("fields"), nb::arg("device"),
+      nb::arg("stream"), nb::arg("wait"), nb::arg("timed"));
 }
 
 }  // namespace flash_ladder::python

@@ -3,12 +3,14 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <array>
 #include <limits>
 #include <utility>
 #include <vector>
 
 #include "errors.h"
+#include "problem/fields.h"
 #include "problem/format_bytes.h"
 #include "problem/problem.h"
 
@@ -17,7 +19,7 @@ namespace {
 
 // "seq_len 100 is not a multiple of 64, …; use 64 or 128".
 std::optional<std::string> why_not_whole_tiles(const Version& version, const Configuration& configuration,
-                                               const char* name, const char* unit, std::int64_t length,
+                                               const std::string& name, const char* unit, std::int64_t length,
                                                std::int64_t tile, const Words& words) {
   if (length % tile == 0) return std::nullopt;
   const std::int64_t below = length / tile * tile;
@@ -27,29 +29,35 @@ std::optional<std::string> why_not_whole_tiles(const Version& version, const Con
 }
 
 // "--causal is not supported by 16_overlapped_softmax; leave it out, or use …".
-std::string why_not_solved(const Version& version, const char* field, bool Solves::* member, const char* without) {
-  std::vector<std::string> others;
-  for (const Version& other : versions())
-    if (other.solves.*member) others.push_back(label(other));
-  return fmt::format("{} is not supported by {}; {}", field, label(version),
-                     others.empty() ? fmt::format("no version supports it yet: {}", without)
-                                    : fmt::format("{}, or use {}", without, fmt::join(others, " or ")));
+std::optional<std::string> why_not_solved(const Version& version, const AttentionProblem& problem, const Words& words) {
+  std::optional<std::string> why;
+  for_each_field([&](const auto& field) {
+    if (why || !field.is_extension() || is_plain(field, problem) || version.solves.*field.solves) return;
+    std::vector<std::string> others;
+    for (const Version& other : versions())
+      if (other.solves.*field.solves) others.push_back(label(other));
+    const std::string without = words.without(field.name);
+    why = fmt::format("{} is not supported by {}; {}", words.extension(field.name), label(version),
+                      others.empty() ? fmt::format("no version supports it yet: {}", without)
+                                     : fmt::format("{}, or use {}", without, fmt::join(others, " or ")));
+  });
+  return why;
 }
 
-std::optional<std::string> why_no_lengths(const char* name, const std::vector<std::int64_t>& lengths,
-                                          const char* size_name, std::int64_t size, std::int64_t batch,
+// `size` is the field that limits the lengths.
+std::optional<std::string> why_no_lengths(const char* field, const std::vector<std::int64_t>& lengths,
+                                          const char* size_field, std::int64_t size, std::int64_t batch,
                                           const Words& words) {
   if (lengths.empty()) return std::nullopt;
   if (std::ssize(lengths) != batch)
-    return fmt::format("{} has {} number{}, and {} is {}; give one for every batch entry", name, lengths.size(),
-                       lengths.size() == 1 ? "" : "s", words.batch, batch);
+    return fmt::format("{} has {} number{}, and {} is {}; give one for every batch entry", words.extension(field),
+                       lengths.size(), lengths.size() == 1 ? "" : "s", words.size("batch"), batch);
   for (const std::int64_t length : lengths)
     if (length < 0 || length > size)
-      return fmt::format("{} {} is out of range; allowed: 0 to {} {}", name, length, size_name, size);
+      return fmt::format("{} {} is out of range; allowed: 0 to {} {}", words.extension(field), length,
+                         words.size(size_field), size);
   return std::nullopt;
 }
-
-constexpr const char* kLeaveOut = "leave it out";
 
 // Scores of all heads. Beyond this limit, workspace_bytes() could overflow, and Q, K, V and O alone take half a terabyte.
 constexpr double kMaxScores = 1ll << 58;
@@ -57,21 +65,13 @@ constexpr double kMaxScores = 1ll << 58;
 }  // namespace
 
 const Words kFlags{
-    .batch = "batch",
-    .heads = "heads",
-    .seq_len = "seq-len",
-    .seq_len_kv = "seq-len-kv",
-    .head_dim = "head_dim",
-    .causal = "--causal",
-    .kv_heads = "--kv-heads",
-    .window = "--window",
-    .lengths = "--lengths",
-    .lengths_kv = "--lengths-kv",
-    .use_size = [](const char* name) { return fmt::format("--{} ", name); },
+    .size = [](std::string_view field) { return field == "head_dim" ? std::string(field) : flag_of(field).substr(2); },
+    .extension = flag_of,
+    .without = [](std::string_view /*field*/) { return std::string("leave it out"); },
+    .use_size = [](const std::string& name) { return fmt::format("--{} ", name); },
     .use_config = [](const std::string& name) { return "--config " + name; },
     .use_dtype = [](const Version& version,
                     Dtype /*dtype*/) { return "choose --dtype " + to_string(version.configurations.front().dtype); },
-    .equal_heads = kLeaveOut,
     .without_gpu = "study without one, with --device emulator",
     .other_gpu = "with --device gpu:N",
 };
@@ -81,10 +81,10 @@ std::string compute_capability_name(int compute_capability) {
 }
 
 std::optional<std::string> why_impossible(const AttentionProblem& problem, const Words& words) {
-  const std::array<std::pair<const char*, std::int64_t>, 4> sizes{{{words.batch, problem.batch},
-                                                                   {words.heads, problem.heads},
-                                                                   {words.seq_len, problem.seq_len},
-                                                                   {words.seq_len_kv, problem.seq_len_kv}}};
+  const std::array<std::pair<std::string, std::int64_t>, 4> sizes{{{words.size("batch"), problem.batch},
+                                                                   {words.size("heads"), problem.heads},
+                                                                   {words.size("seq_len"), problem.seq_len},
+                                                                   {words.size("seq_len_kv"), problem.seq_len_kv}}};
   constexpr std::int64_t kLargest = std::numeric_limits<std::int32_t>::max();
   for (const auto& [name, size] : sizes)
     if (size < 1 || size > kLargest)
@@ -102,13 +102,12 @@ std::optional<std::string> why_impossible(const AttentionProblem& problem, const
     return fmt::format(
         "{} {} does not divide {} {}: every head of K and V serves equally many heads of Q; choose a "
         "divisor",
-        words.kv_heads, problem.kv_heads, words.heads, problem.heads);
+        words.extension("kv_heads"), problem.kv_heads, words.size("heads"), problem.heads);
   if (problem.window != kNoWindow && (problem.window < 0 || problem.window > kLargest))
-    return fmt::format("{} {} is out of range; allowed: 0 to {}", words.window, problem.window, kLargest);
-  if (auto why = why_no_lengths(words.lengths, problem.lengths, words.seq_len, problem.seq_len, problem.batch, words))
+    return fmt::format("{} {} is out of range; allowed: 0 to {}", words.extension("window"), problem.window, kLargest);
+  if (auto why = why_no_lengths("lengths", problem.lengths, "seq_len", problem.seq_len, problem.batch, words))
     return why;
-  return why_no_lengths(words.lengths_kv, problem.lengths_kv, words.seq_len_kv, problem.seq_len_kv, problem.batch,
-                        words);
+  return why_no_lengths("lengths_kv", problem.lengths_kv, "seq_len_kv", problem.seq_len_kv, problem.batch, words);
 }
 
 std::optional<std::string> why_unsupported(const Version& version, const Configuration& configuration,
@@ -118,25 +117,14 @@ std::optional<std::string> why_unsupported(const Version& version, const Configu
     return fmt::format("configuration {} of {} computes {}, not {}; choose another --dtype", configuration.name,
                        label(version), to_string(configuration.dtype), to_string(problem.dtype));
   if (problem.head_dim != configuration.head_dim)
-    return fmt::format("{} {} is not supported by {}; allowed: {}", words.head_dim, problem.head_dim, label(version),
-                       configuration.head_dim);
-  const struct {
-    bool asked_for;
-    const char* field;
-    bool Solves::* member;
-    const char* without = kLeaveOut;
-  } extensions[] = {{problem.causal, words.causal, &Solves::causal},
-                    {problem.kv_heads != 0, words.kv_heads, &Solves::kv_heads, words.equal_heads},
-                    {problem.window != kNoWindow, words.window, &Solves::window},
-                    {!problem.lengths.empty(), words.lengths, &Solves::lengths},
-                    {!problem.lengths_kv.empty(), words.lengths_kv, &Solves::lengths}};
-  for (const auto& [asked_for, field, member, without] : extensions)
-    if (asked_for && !(version.solves.*member)) return why_not_solved(version, field, member, without);
+    return fmt::format("{} {} is not supported by {}; allowed: {}", words.size("head_dim"), problem.head_dim,
+                       label(version), configuration.head_dim);
+  if (auto why = why_not_solved(version, problem, words)) return why;
   if (version.solves.any_length) return std::nullopt;
-  if (auto why = why_not_whole_tiles(version, configuration, words.seq_len, "query rows", problem.seq_len,
+  if (auto why = why_not_whole_tiles(version, configuration, words.size("seq_len"), "query rows", problem.seq_len,
                                      configuration.block_q, words))
     return why;
-  return why_not_whole_tiles(version, configuration, words.seq_len_kv, "keys", problem.seq_len_kv,
+  return why_not_whole_tiles(version, configuration, words.size("seq_len_kv"), "keys", problem.seq_len_kv,
                              configuration.block_kv, words);
 }
 

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "host/sm_limits.h"
 #include "host/versions.h"
@@ -21,24 +22,19 @@ constexpr std::int64_t kGuardBytes = std::int64_t{1} << 20;
 /// The compute capability whose instructions the ladder uses.
 constexpr int kMinComputeCapability = kSmLimits.front().compute_capability;
 
-/// The caller's words for messages: what the sizes of a problem are called, and how to advise another value.
+/// The caller's words for messages: what the fields of a problem are called, and how to advise another value.
 struct Words {
-  const char* batch;
-  const char* heads;
-  const char* seq_len;
-  const char* seq_len_kv;
-  const char* head_dim;
-  const char* causal;
-  const char* kv_heads;
-  const char* window;
-  const char* lengths;
-  const char* lengths_kv;
-  // Given the name of a size, the text before the advised value.
-  std::string (*use_size)(const char* name);
+  // The caller's name of a size, given that of the field: "seq_len".
+  std::string (*size)(std::string_view field);
+  // The same for a field that only extensions solve: "kv_heads".
+  std::string (*extension)(std::string_view field);
+  // How to do without a field that only extensions solve.
+  std::string (*without)(std::string_view field);
+  // Given the caller's name of a size, the text before the advised value.
+  std::string (*use_size)(const std::string& name);
   std::string (*use_config)(const std::string& name);
   // What to do if the version computes no elements of this type.
   std::string (*use_dtype)(const Version& version, Dtype dtype);
-  const char* equal_heads;  // how to do without kv_heads
   const char* without_gpu;  // what to do on a machine without a GPU
   const char* other_gpu;    // how to choose another GPU
 };

@@ -357,7 +357,7 @@ def test_help(cli: Cli) -> None:
     assert outcome.rc == 0
     sources = [path.read_text(encoding="utf-8") for path in sorted((ROOT / "harness/app/options").glob("*.cpp"))]
     flags = {flag for source in sources for flag in re.findall(r"--[a-z][a-z-]+", source)}
-    assert flags >= {"--kernel", "--causal", "--grade"}
-    for flag in flags - {"--worker", "--emulator-worker", "--source"}:
+    assert flags >= {"--kernel", "--debug", "--grade"}
+    for flag in {"--causal", *flags} - {"--worker", "--emulator-worker", "--source"}:
         assert flag in outcome.out
     assert H200["name"] not in outcome.out and "--worker" not in outcome.out

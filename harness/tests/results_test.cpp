@@ -1,17 +1,23 @@
-// Results as JSON: the names of counters.
+// Results as JSON: the names of counters and of a problem's fields.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <string>
+#include <tuple>
+#include <vector>
 
+#include "host/versions.h"
+#include "problem/fields.h"
 #include "results/counters.h"
 #include "results/result.h"
 
 namespace flash_ladder {
 namespace {
 
+using testing::Contains;
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
@@ -37,9 +43,32 @@ std::size_t always_there() {
       std::count_if(names.begin(), names.end(), [](const std::string& name) { return !is_of_hopper(name); }));
 }
 
+nlohmann::json schema_of(const std::string& what) {
+  std::ifstream file(FLASH_LADDER_SOURCE_DIR "/harness/results/" + what + ".schema.json");
+  return nlohmann::json::parse(file);
+}
+
+TEST(Problem, FieldsAreThoseOfTheSchema) {
+  const nlohmann::json problem = schema_of("results")["$defs"]["problem"];
+  std::vector<std::string> known, required;
+  for (const auto& [name, property] : problem["properties"].items()) known.push_back(name);
+  for_each_field([&](const auto& field) {
+    EXPECT_THAT(known, Contains(field.name));
+    if (!field.is_extension()) required.emplace_back(field.name);
+  });
+  EXPECT_EQ(known.size(), std::tuple_size_v<decltype(kFields)>);
+  EXPECT_EQ(problem["required"], nlohmann::json(required));
+}
+
+TEST(Solves, AreThoseOfTheSchema) {
+  const nlohmann::json version = schema_of("versions")["properties"]["versions"]["items"];
+  std::vector<std::string> names;
+  for (const auto& [name, member] : kSolves) names.emplace_back(name);
+  EXPECT_EQ(version["properties"]["solves"]["required"], nlohmann::json(names));
+}
+
 TEST(Counters, AreThoseOfTheSchema) {
-  std::ifstream file(FLASH_LADDER_SOURCE_DIR "/harness/results/results.schema.json");
-  const auto schema = nlohmann::json::parse(file);
+  const nlohmann::json schema = schema_of("results");
   EXPECT_EQ(schema["$defs"]["counter"]["enum"], nlohmann::json(names_of_counters()));
   EXPECT_EQ(schema["$defs"]["result"]["properties"]["counters"]["minProperties"], always_there());
 }

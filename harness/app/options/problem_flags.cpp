@@ -5,95 +5,105 @@
 #include <algorithm>
 #include <limits>
 #include <sstream>
+#include <string_view>
+#include <type_traits>
 #include <utility>
 
 #include "app/options/parse_integer.h"
 #include "app/options/standard_shapes.h"
 #include "errors.h"
+#include "problem/fields.h"
 #include "problem/problem.h"
 
 namespace flash_ladder {
 namespace {
 
-const char* const kGroup = "The problem";
+constexpr auto kMostOfField = std::numeric_limits<std::int64_t>::max();
 
-Dtype parse_dtype(const std::string& text) {
+// For --help.
+std::string defaults_of(std::string_view field) {
+  const auto both = [](std::int64_t gpu, std::int64_t emulator) {
+    return fmt::format("{}; virtual GPU: {}", gpu, emulator);
+  };
+  if (field == "batch") return both(kDefaultShape.batch, kEmulatorShape.batch);
+  if (field == "heads") return both(kStandardHeads, kEmulatorHeads);
+  if (field == "seq_len") return both(kDefaultShape.seq_len, kEmulatorShape.seq_len);
+  if (field == "head_dim") return std::to_string(kStandardHeadDim);
+  return "";
+}
+
+// ---- Values as they are typed ----
+
+void read_typed(const Field<std::int64_t>& field, const std::string& text, std::int64_t& value) {
+  value = parse_integer<std::int64_t>(flag_of(field.name), text, field.least, kMostOfField);
+}
+
+void read_typed(const Field<Dtype>& /*field*/, const std::string& text, Dtype& value) {
   const auto dtype = dtype_from_string(text);
   if (!dtype) throw UsageError(fmt::format("--dtype '{}' is unknown; allowed: {}", text, all_dtypes()));
-  return *dtype;
+  value = *dtype;
 }
 
 // "100,64,7".
-std::vector<std::int64_t> parse_lengths(const char* flag, const std::string& text) {
-  std::vector<std::int64_t> lengths;
+void read_typed(const Field<std::vector<std::int64_t>>& field, const std::string& text,
+                std::vector<std::int64_t>& value) {
   std::istringstream parts(text + ",");
   for (std::string part; std::getline(parts, part, ',');)
-    lengths.push_back(parse_integer<std::int64_t>(flag, part, 0, std::numeric_limits<std::int64_t>::max()));
-  return lengths;
+    value.push_back(parse_integer<std::int64_t>(flag_of(field.name), part, field.least, kMostOfField));
 }
 
 }  // namespace
 
 ProblemFlags::ProblemFlags(CLI::App& app) : app_(app) {
-  const auto add = [&](const char* flag, std::string& text, const std::string& help, const char* type = "N") {
-    app.add_option(flag, text, help)->type_name(type)->group(kGroup);
-  };
-  add("--batch", batch_, fmt::format("({}; virtual GPU: {})", kDefaultShape.batch, kEmulatorShape.batch));
-  add("--heads", heads_, fmt::format("({}; virtual GPU: {})", kStandardHeads, kEmulatorHeads));
-  add("--seq-len", seq_len_,
-      fmt::format("Queries ({}; virtual GPU: {}); a multiple of the version's tile", kDefaultShape.seq_len,
-                  kEmulatorShape.seq_len));
-  add("--seq-len-kv", seq_len_kv_, "Keys and values (same as --seq-len)");
-  add("--head-dim", head_dim_, fmt::format("({}, the only one that the versions support)", kStandardHeadDim));
-  add("--dtype", dtype_, "fp16, bf16, or e4m3, which few versions compute (fp16)", "TYPE");
-  app.add_flag("--causal", causal_, "Causal mask: a query sees no later key; the last query sees all keys")
-      ->group(kGroup);
-  add("--kv-heads", kv_heads_, "Heads of K and V, each shared by equally many heads of Q (same as --heads)");
-  add("--window", window_, "Number of keys that a query sees on either side of its own (all)");
-  add("--lengths", lengths_, "Queries of each batch entry; the rest is padding (--seq-len for all)", "N,N…");
-  add("--lengths-kv", lengths_kv_, "Keys of each batch entry (same as --lengths)", "N,N…");
+  constexpr const char* kGroup = "The problem";
+  for_each_field([&]<typename Value>(const Field<Value>& field) {
+    const std::string help = fmt::format(fmt::runtime(field.help), defaults_of(field.name));
+    if constexpr (std::is_same_v<Value, bool>)
+      app.add_flag(flag_of(field.name), switches_[field.name], help)->group(kGroup);
+    else
+      app.add_option(flag_of(field.name), texts_[field.name], help)->type_name(field.value_name)->group(kGroup);
+  });
 }
 
 std::vector<std::string> ProblemFlags::names() {
-  return {"--batch",  "--heads",    "--seq-len", "--seq-len-kv", "--head-dim",  "--dtype",
-          "--causal", "--kv-heads", "--window",  "--lengths",    "--lengths-kv"};
+  std::vector<std::string> flags;
+  for_each_field([&](const auto& field) { flags.push_back(flag_of(field.name)); });
+  return flags;
 }
+
+bool ProblemFlags::given(const char* field) const { return app_.count(flag_of(field)) != 0; }
 
 AttentionProblem ProblemFlags::typed() const {
   AttentionProblem problem = this->problem(/*is_virtual=*/false);
-  const auto forget = [&](const char* flag, std::int64_t& size) {
-    if (app_.count(flag) == 0) size = 0;
-  };
-  forget("--batch", problem.batch);
-  forget("--heads", problem.heads);
-  forget("--seq-len", problem.seq_len);
-  forget("--seq-len-kv", problem.seq_len_kv);
-  forget("--head-dim", problem.head_dim);
+  for_each_field([&]<typename Value>(const Field<Value>& field) {
+    if constexpr (std::is_same_v<Value, std::int64_t>)
+      if (!field.is_extension() && !given(field.name)) problem.*field.member = 0;
+  });
   return problem;
 }
 
 AttentionProblem ProblemFlags::problem(bool is_virtual) const {
-  constexpr auto kMost = std::numeric_limits<std::int64_t>::max();
-  const auto size = [&](const char* flag, const std::string& text, std::int64_t otherwise) {
-    return app_.count(flag) != 0 ? parse_integer<std::int64_t>(flag, text, 1, kMost) : otherwise;
-  };
+  AttentionProblem problem;
+  for_each_field([&]<typename Value>(const Field<Value>& field) {
+    Value& value = problem.*field.member;
+    if constexpr (std::is_same_v<Value, bool>)
+      value = switches_.at(field.name);
+    else if (given(field.name))
+      read_typed(field, texts_.at(field.name), value);
+    else if (field.same_as != nullptr)
+      value = problem.*field.same_as;
+  });
+  // Sizes that were not typed.
   const auto longest = [](const std::vector<std::int64_t>& of_each, std::int64_t otherwise) {
     return of_each.empty() ? otherwise : std::max<std::int64_t>(std::ranges::max(of_each), 1);
   };
-  AttentionProblem problem;
-  auto& [batch, heads, seq_len, seq_len_kv, head_dim, dtype, causal, kv_heads, window, lengths, lengths_kv] = problem;
-  if (app_.count("--lengths") != 0) lengths = parse_lengths("--lengths", lengths_);
-  lengths_kv = app_.count("--lengths-kv") != 0 ? parse_lengths("--lengths-kv", lengths_kv_) : lengths;
   const StandardShape shape = is_virtual ? kEmulatorShape : kDefaultShape;
-  batch = size("--batch", batch_, lengths_kv.empty() ? shape.batch : std::ssize(lengths_kv));
-  heads = size("--heads", heads_, is_virtual ? kEmulatorHeads : kStandardHeads);
-  seq_len = size("--seq-len", seq_len_, longest(lengths, shape.seq_len));
-  seq_len_kv = size("--seq-len-kv", seq_len_kv_, std::max(seq_len, longest(lengths_kv, 1)));
-  head_dim = size("--head-dim", head_dim_, kStandardHeadDim);
-  dtype = parse_dtype(dtype_);
-  causal = causal_;
-  kv_heads = size("--kv-heads", kv_heads_, 0);
-  if (app_.count("--window") != 0) window = parse_integer<std::int64_t>("--window", window_, 0, kMost);
+  const std::int64_t entries = std::ssize(problem.lengths_kv);
+  if (!given("batch")) problem.batch = entries == 0 ? shape.batch : entries;
+  if (!given("heads")) problem.heads = is_virtual ? kEmulatorHeads : kStandardHeads;
+  if (!given("seq_len")) problem.seq_len = longest(problem.lengths, shape.seq_len);
+  if (!given("seq_len_kv")) problem.seq_len_kv = std::max(problem.seq_len, longest(problem.lengths_kv, 1));
+  if (!given("head_dim")) problem.head_dim = kStandardHeadDim;
   return in_plainest_form(std::move(problem));
 }
 

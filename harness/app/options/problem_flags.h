@@ -1,7 +1,8 @@
-// The flags that describe a problem, one for each of its fields.
+// The flags that describe a problem, one for each of its fields (problem/fields.h).
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -28,10 +29,11 @@ class ProblemFlags {
   AttentionProblem typed() const;
 
  private:
+  bool given(const char* field) const;
+
   const CLI::App& app_;
-  std::string batch_, heads_, seq_len_, seq_len_kv_, head_dim_, dtype_ = "fp16", kv_heads_, window_, lengths_,
-                                                                lengths_kv_;
-  bool causal_ = false;
+  std::map<std::string, std::string> texts_;  // by field
+  std::map<std::string, bool> switches_;
 };
 
 }  // namespace flash_ladder

@@ -207,17 +207,22 @@ def forward_timed(
 
 def _asked(
     causal: bool, window: int | None, lengths: Sequence[int] | None, lengths_kv: Sequence[int] | None
-) -> tuple[bool, int, list[int], list[int]]:
-    """The arguments besides the arrays, in the form that the extension modules take."""
+) -> dict[str, object]:
+    """The fields of the problem that are arguments, by name; those that are not given are left out."""
     if not isinstance(causal, bool):
         raise TypeError(f"causal is {causal!r}; allowed: True, False")
+    asked: dict[str, object] = {"causal": causal}
     if window is not None:
         window = _whole("window", window)
         if window < 0:
             raise ValueError(f"window is {window}; allowed: None, or 0 and more")
-    queries = _lengths("lengths", lengths)
-    keys = queries if lengths_kv is None else _lengths("lengths_kv", lengths_kv)
-    return causal, -1 if window is None else window, queries, keys
+        asked["window"] = window
+    if lengths is not None:
+        asked["lengths"] = _lengths("lengths", lengths)
+    keys = lengths if lengths_kv is None else lengths_kv
+    if keys is not None:
+        asked["lengths_kv"] = _lengths("lengths_kv", keys)
+    return asked
 
 
 def _lengths(name: str, lengths: Sequence[int] | None) -> list[int]:
@@ -253,7 +258,7 @@ def _call(
     out: _arrays.AnyArray | None,
     softmax_scale: float | None,
     scales: _arrays.AnyArray | None,
-    asked: tuple[bool, int, list[int], list[int]],
+    asked: dict[str, object],
     config: str | None,
     timed: bool,
 ) -> tuple[_arrays.AnyArray, float | None]:
@@ -309,7 +314,7 @@ def _call(
         kernel_name,
         config or "",
         softmax_scale,
-        *asked,
+        asked,
         device,
         library.stream(device) if on_gpu else 0,
         library.waits,

@@ -20,10 +20,7 @@ def forward(
     kernel: str,
     config: str,
     softmax_scale: float | None,
-    causal: bool,
-    window: int,
-    lengths: list[int],
-    lengths_kv: list[int],
+    fields: dict[str, object],
     device: int,
     stream: int,
     wait: bool,
@@ -32,5 +29,6 @@ def forward(
     """Returns the findings of the virtual GPU and, of a timed call, milliseconds.
 
     `dtypes` gives the types of their elements, because a NumPy bfloat16 array is passed as uint16. An empty `kernel` or
-    `config` leaves the choice to the module; a `window` of -1 and empty lengths mean that there are none.
+    `config` leaves the choice to the module. `fields` contains the fields of the problem that the
+    arrays do not, by name.
     """
