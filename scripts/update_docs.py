@@ -16,7 +16,6 @@
                           <!-- runs -->            how, and with which programs
                           <!-- peers -->           what each peer is
   docs/ladder_log.md    between the following and <!-- end -->:
-                          <!-- score -->            how many predictions came true, and how the others failed
                           <!-- predicted 06 -->     the gain over the version before, as predicted by the header of 06
                           <!-- tflops 06 -->        the speed that it reached, and its gain over the version before
                           <!-- verdict 06 -->       the verdict on the prediction
@@ -26,7 +25,8 @@
   docs/virtual_gpu_internals.md
                         between <!-- counters 03 04 … --> and <!-- end -->, each on a separate line: what the virtual
                         GPU and Nsight Compute count for these versions, side by side; between <!-- mutation --> and
-                        <!-- end --> how many of scripts/mutate.py's mistakes the check finds
+                        <!-- end --> how many of scripts/mutate.py's mistakes the check finds; in a line, between
+                        <!-- not mutated --> and <!-- end -->, the versions in which it has not made any
   docs/figures/*.svg    by scripts/plot.py
 
 The figures are for the first device of profiles/ (profiles/shown_first.txt names it); docs/results.md compares other
@@ -274,9 +274,9 @@ def peers_table(device: Device) -> str:
 
 
 def steps_elsewhere(shown: list[Device]) -> str:
-    """Which steps gain or lose on the other devices as on the first: a sentence or two for each."""
+    """Which steps gain or lose on the other devices as on the first: a row for each."""
     first, *others = shown
-    sentences = []
+    rows = [["GPU", "steps", "in the same direction", "in the other direction", "differs most", first.name, "there"]]
     for other in others:
         both = []
         for version in first.rungs():
@@ -285,14 +285,12 @@ def steps_elsewhere(shown: list[Device]) -> str:
                 both.append((version.source.label, here, there))
         if not both:
             continue
-        apart = [step for step in both if (step[1] < 1) != (step[2] < 1)]
-        text = f"{other.name}: of {len(both)} steps, {len(both) - len(apart)} go the same way as on {first.name},"
-        text += " up or down"
-        text += "".join(f"; {label} does not ({three_digits(a)}× and {three_digits(b)}×)" for label, a, b in apart)
+        apart = [label for label, here, there in both if (here < 1) != (there < 1)]
         label, here, there = max(both, key=lambda step: max(step[1] / step[2], step[2] / step[1]))
-        text += f". The factors differ most at {label}: {three_digits(here)}× and {three_digits(there)}×."
-        sentences.append(text)
-    return " ".join(sentences) or "No other GPU is recorded."
+        counts = [str(len(both)), str(len(both) - len(apart))]
+        factors = [f"{three_digits(factor)}×" for factor in (here, there)]
+        rows.append([other.name, *counts, ", ".join(apart) or "–", label, *factors])
+    return words_table(rows) if len(rows) > 1 else NOT_RECORDED
 
 
 def data_table(by_data: ByData, dtype: str, seq_len: int) -> list[list[str]]:
@@ -336,12 +334,6 @@ def not_measured(run: dict[str, Any]) -> list[str]:
         return "failed" if re.match(r"\w*(Error|Exception)\b", why) else why
 
     return [f"{what}: {reason(why)}" for what, why in run["left_out"].items()]
-
-
-def left_out(run: dict[str, Any]) -> str:
-    """The same as a sentence; empty if there is nothing."""
-    found = "; ".join(not_measured(run))
-    return f" Not measured: {found}." if found else ""
 
 
 def results_by_data(device: Device) -> str:
@@ -416,23 +408,11 @@ def verdict(predicted: Prediction, got: float) -> str:
     return "less than predicted" if got < predicted.value else "more than predicted"
 
 
-def verdict_rule() -> str:
-    return (
-        f"A step comes out *as predicted* if its gain at seq_len {SHAPE.seq_len} is at most {WITHIN:g} times the"
-        f" predicted gain and at least 1/{WITHIN:g} of it. If the gain is smaller or larger than that, the step gained"
-        f" *less* or *more than predicted*. A step is *slower* if the header predicted a gain and the step lost speed"
-        f" (*faster* in the opposite case). If the header predicted a loss, the step is *slower than predicted* if the"
-        f" loss is larger, and *faster than predicted* if it is smaller. If the header predicted no change, a change of"
-        f" up to {100 * UNCHANGED:g} % in either direction counts as predicted. Figures are judged before rounding."
-        f" For the first version, the same rule is applied to its TFLOP/s."
-    )
-
-
 def score(device: Device) -> str:
     """How many versions received each verdict."""
     found = [verdict_cell(device, one.source.number) for one in device.rungs() if one.source.number is not None]
-    counts = [(name, found.count(name)) for name in VERDICTS if name in found]
-    return f"of {sum(count for _, count in counts)} predictions, " + ", ".join(f"{n} {name}" for name, n in counts)
+    counts = {name: found.count(name) for name in VERDICTS if name in found}
+    return table([["predictions", *counts], [str(sum(counts.values())), *map(str, counts.values())]])
 
 
 def gain(factor: float) -> str:
@@ -561,14 +541,14 @@ def fill_results(text: str, device: Device, others: list[Device]) -> str:
 
 def fill_ladder_log(text: str, device: Device, others: list[Device]) -> str:
     fillers: dict[str, Callable[..., str]] = {
-        r"score": lambda: score(device),
         r"predicted (\d\d)": lambda number: predicted_gain(int(number)),
         r"tflops (\d\d)": lambda number: ladder_log_cell(device, int(number)),
         r"verdict (\d\d)": lambda number: verdict_cell(device, int(number)),
         r"tflops ([a-z]\w*) of (\w+)": lambda name, base: extension_cell(device, name, base),
         r"step (\d\d) (\d+)": lambda number, seq_len: step_cell(device, int(number), int(seq_len)),
-        r"verdict rule": verdict_rule,
-        r"other GPUs": lambda: steps_elsewhere([device, *others]),
+        r"rule seq_len": lambda: str(SHAPE.seq_len),
+        r"rule within": lambda: f"{WITHIN:g}",
+        r"rule unchanged": lambda: f"{100 * UNCHANGED:g} %",
     }
     found = 0
     for mark, fill in fillers.items():
@@ -578,9 +558,14 @@ def fill_ladder_log(text: str, device: Device, others: list[Device]) -> str:
             text,
         )
         found += count
+    for mark, rows in (("score", score(device)), ("other GPUs", steps_elsewhere([device, *others]))):
+        (before,) = sections(LADDER_LOG, text, mark)
+        text = text.replace(f"<!-- {mark} -->\n{before}", f"<!-- {mark} -->\n{rows}\n")
+        found += 1
     if found != text.count("<!-- ") - text.count("<!-- end -->") or found != text.count("<!-- end -->"):
         marks = (
-            "score, predicted NN, tflops NN, tflops NAME of NN, verdict NN, step NN SEQ_LEN, verdict rule, other GPUs"
+            "score, predicted NN, tflops NN, tflops NAME of NN, verdict NN, step NN SEQ_LEN, rule seq_len, rule within,"
+            " rule unchanged, other GPUs"
         )
         raise PageError(f"{LADDER_LOG}: some of its marks are not among {marks}, or have no <!-- end -->")
     for version in device.rungs():
@@ -651,12 +636,16 @@ def fill_virtual_gpu(text: str, device: Device) -> str:
         raise PageError(
             f"{VIRTUAL_GPU} needs the marks <!-- mutation --> and <!-- end --> once, each on a line of its own"
         )
-    return mutation.sub(lambda _: f"{mutation_table()}\n", text)
+    rows, untried = mutation_table()
+    text, found = re.subn(r"(?<=<!-- not mutated -->)[^<]*(?=<!-- end -->)", lambda _: untried, text)
+    if found != 1:
+        raise PageError(f"{VIRTUAL_GPU} needs the marks <!-- not mutated --> and <!-- end --> once, on one line")
+    return mutation.sub(lambda _: f"{rows}\n", text)
 
 
-def mutation_table() -> str:
-    """How many mistakes scripts/mutate.py made in each version, and how many the check found, then and now; and which
-    versions it has not tried."""
+def mutation_table() -> tuple[str, str]:
+    """How many mistakes scripts/mutate.py made in each version, and how many the check found, then and now; and the
+    versions that it has not tried."""
     try:
         versions = json.loads(mutate.PUBLISHED.read_text(encoding="utf-8"))["versions"]
         lines = ["| version | mistakes | found before | found now | not found |", "|---|---|---|---|---|"]
@@ -682,9 +671,8 @@ def mutation_table() -> str:
             share["before"] += f" of {total['before'][1]}"
         found_now, mistakes = total["now"]
         lines.append(f"| all | {mistakes} | {share['before']} | {share['now']} | {mistakes - found_now} |")
-        if untried := [f"`{kernel.kernel}`" for kernel in kernels if kernel.stem not in versions]:
-            lines += ["", f"Not measured so far: {', '.join(untried)}."]
-        return "\n".join(lines)
+        untried = [f"`{kernel.kernel}`" for kernel in kernels if kernel.stem not in versions]
+        return "\n".join(lines), ", ".join(untried) or "none"
     except (OSError, ValueError, RecursionError, KeyError, TypeError, ZeroDivisionError) as error:
         path = mutate.PUBLISHED
         raise ProfileError(f"{path} cannot be used: {error!r}; scripts/mutate.py --publish writes it") from error

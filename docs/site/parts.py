@@ -360,7 +360,8 @@ def fp8_errors(facts: Facts, asked: Asked) -> list[Part]:
     problem = recording["problem"]
     note = (
         f"{recording['device']}, batch {problem['batch']}, {problem['heads']} heads, seq_len {problem['seq_len']},"
-        f" head_dim {problem['head_dim']}. Measured {recording['date'][:10]}.{update_docs.left_out(recording)}"
+        f" head_dim {problem['head_dim']}. Measured {recording['date'][:10]}."
+        f" Not measured: {'; '.join(update_docs.not_measured(recording)) or 'nothing'}."
     )
     return [Table("fp8-errors", headings, rows), Markdown(note)]
 
