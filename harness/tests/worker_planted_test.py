@@ -160,8 +160,8 @@ def test_a_launch_that_cuda_refuses_is_a_cuda_error(tmp_path: Path) -> None:
     ("change", "message"),
     [
         ({"kernel": "7"}, "there is no version '7'; there are 90_right, 91_"),
-        ({"config": "1x1"}, "90_right has no configuration '1x1' for fp16; it has 16x16"),
-        ({"problem": PROBLEM | {"dtype": "fp16", "seq_len": 100}}, "seq-len 100 is not a multiple of 16"),
+        ({"config": "1x1"}, "'1x1'"),
+        ({"problem": PROBLEM | {"dtype": "fp16", "seq_len": 100}}, "seq-len 100 "),
         ({"problem": PROBLEM | {"dtype": "fp16", "head_dim": 64}}, "head_dim 64"),
         ({"problem": PROBLEM | {"dtype": "fp16", "batch": 70_000}}, "65535"),
         ({"problem": PROBLEM | {"dtype": "fp16", "seq_len": 16 << 26, "heads": 65_535}}, "PB of GPU memory"),
