@@ -41,6 +41,7 @@ from ladder import HARNESS, HEAD_DIM, ROOT, device_slug
 
 try:
     import numpy as np
+    from float64_attention import attention
     from numpy.typing import NDArray
 except ImportError as missing:
     print(f"fp8_error: {missing}; install it for this Python: {sys.executable} -m pip install numpy", file=sys.stderr)
@@ -97,17 +98,6 @@ def rotation(random: np.random.Generator) -> Floats:
     while len(hadamard) < HEAD_DIM:
         hadamard = np.block([[hadamard, hadamard], [hadamard, -hadamard]])
     return random.choice([-1.0, 1.0], HEAD_DIM)[:, None] * hadamard / math.sqrt(HEAD_DIM)
-
-
-def attention(q: Floats, k: Floats, v: Floats) -> Floats:
-    """Attention in float64."""
-    o = np.empty_like(q)
-    for b in range(q.shape[0]):
-        for head in range(q.shape[2]):
-            s = q[b, :, head] @ k[b, :, head].T / math.sqrt(HEAD_DIM)
-            p = np.exp(s - s.max(axis=1, keepdims=True))
-            o[b, :, head] = p @ v[b, :, head] / p.sum(axis=1, keepdims=True)
-    return o
 
 
 def error(o: Floats, exact: Floats) -> float:

@@ -612,8 +612,8 @@ def online_softmax(facts: Facts) -> Figure:
     for i, step in enumerate(steps()):
         y = 1.2 + i * 1.5
         note(axes, 0.1, y + 0.5, f"key {i}", 8.5)
-        grew = step.rescale != 1.0
-        values = [f"{SCORES[0][i]:g}", f"{step.m:g}", f"{step.rescale:.4f}", f"{step.p:.4f}", f"{step.l:.4f}"]
+        grew = step.r != 1.0
+        values = [f"{SCORES[0][i]:g}", f"{step.m:g}", f"{step.r:.4f}", f"{step.P[0]:.4f}", f"{step.l:.4f}"]
         for (_, x), value, mark in zip(columns, values, (False, grew, grew, False, False), strict=True):
             cell(axes, x - 1.3, y, value, FILLS[3] if mark else FILLS[0], 8.5, width=2.6, edge=MUTED)
     return figure

@@ -469,7 +469,7 @@ def worked_(facts: Facts, asked: Asked) -> list[Part]:
     rows = []
     for key, (score, step) in enumerate(zip(worked.SCORES[query], worked.steps(query), strict=True)):
         O = ", ".join(f"{o:.4f}" for o in step.O)  # noqa: E741 (the paper's symbol)
-        rows.append([str(key), f"{score:g}", f"{step.m:g}", f"{step.rescale:.4f}", f"{step.p:.4f}", f"{step.l:.4f}", O])
+        rows.append([str(key), f"{score:g}", f"{step.m:g}", f"{step.r:.4f}", f"{step.P[0]:.4f}", f"{step.l:.4f}", O])
     rows.append(["O / l", "", "", "", "", "", ", ".join(f"{o:.4f}" for o in worked.output(query))])
     headings = ["key", "score s", "m", "r = exp(m before − m)", "p = exp(s − m)", "l", "O"]
     return [Table("worked", headings, rows)]

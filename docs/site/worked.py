@@ -6,8 +6,12 @@ Everything here can be done on paper: the scores are small whole numbers, and so
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import exp, inf
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
+
+from blockwise_attention import Step, attend
 
 Q = [(1.0, 0.0), (0.0, 1.0), (1.0, 1.0), (2.0, -1.0)]
 K = [(1.0, 0.0), (3.0, 1.0), (2.0, -1.0), (4.0, 2.0)]
@@ -16,31 +20,10 @@ V = [(1.0, 0.0), (0.0, 2.0), (4.0, 4.0), (2.0, 6.0)]
 SCORES = [[sum(q * k for q, k in zip(query, key, strict=True)) for key in K] for query in Q]
 
 
-@dataclass(frozen=True)
-class Step:
-    """The state after one key: the maximum, the factor of the old sums, this key's p, the sum, and O, unnormalised."""
-
-    m: float
-    rescale: float
-    p: float
-    l: float  # noqa: E741 (the paper's symbol)
-    O: tuple[float, ...]  # noqa: E741
-
-
 def steps(query: int = 0) -> list[Step]:
-    """One key after another, as version 02 does."""
-    m, l, O = -inf, 0.0, (0.0,) * len(V[0])  # noqa: E741
-    found = []
-    for score, value in zip(SCORES[query], V, strict=True):
-        new_m = max(m, score)
-        rescale = exp(m - new_m)  # at the first key, exp(-inf) = 0
-        p = exp(score - new_m)
-        m, l = new_m, l * rescale + p  # noqa: E741
-        O = tuple(o * rescale + p * v for o, v in zip(O, value, strict=True))  # noqa: E741
-        found.append(Step(m, rescale, p, l, O))
-    return found
+    """One key after another, as version 02 does: the state after each."""
+    return attend(Q[query], K, V, block_kv=1, scale=1)
 
 
-def output(query: int = 0) -> tuple[float, ...]:
-    last = steps(query)[-1]
-    return tuple(o / last.l for o in last.O)
+def output(query: int = 0) -> list[float]:
+    return steps(query)[-1].output

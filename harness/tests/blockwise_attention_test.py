@@ -7,12 +7,14 @@ import sys
 from math import exp, isclose
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "scripts" / "blockwise_attention.py"
 sys.path.append(str(SCRIPT.parent))
 from blockwise_attention import attend, definition, elements  # noqa: E402
+from float64_attention import attention  # noqa: E402
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -82,3 +84,13 @@ def test_what_it_prints_is_utf_8(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONIOENCODING", "ascii")  # as with a locale that is not UTF-8
     done = subprocess.run([sys.executable, SCRIPT], capture_output=True, check=False)
     assert done.returncode == 0 and "softmax(Q Kᵀ) V" in done.stdout.decode(), done.stderr
+
+
+def test_the_definition_is_that_of_numpy() -> None:
+    """One reference for rows in plain Python, and one for arrays."""
+    generator = random.Random(3)
+    Q, K, V = matrix(generator, 3, 8), matrix(generator, 20, 8), matrix(generator, 20, 8)
+    arrays = [np.array(rows)[None, :, None] for rows in (Q, K, V)]
+    for scale in (None, 0.3):
+        exact = [definition(q, K, V, scale) for q in Q]
+        assert np.allclose(attention(*arrays, scale)[0, :, 0], exact, rtol=1e-13, atol=0)

@@ -27,6 +27,7 @@ import plot  # noqa: E402
 import sources  # noqa: E402
 import timeline  # noqa: E402
 import worked  # noqa: E402
+from blockwise_attention import definition  # noqa: E402
 from facts import GPU, FactError, Facts, NotRecordedError, check_blank  # noqa: E402
 from kernel_files import kernel_files  # noqa: E402
 from kernel_places import Places  # noqa: E402
@@ -844,19 +845,15 @@ def test_28_visits_every_tile_once() -> None:
 # ---- the online softmax that the learning path computes by hand ----
 
 
-def attention(query: int) -> list[float]:
-    weights = [exp(score) for score in worked.SCORES[query]]
-    return [sum(w * v[d] for w, v in zip(weights, worked.V, strict=True)) / sum(weights) for d in range(2)]
-
-
 @pytest.mark.parametrize("query", range(4))
 def test_the_worked_softmax_is_attention(query: int) -> None:
-    assert all(isclose(a, b, rel_tol=1e-14) for a, b in zip(worked.output(query), attention(query), strict=True))
+    exact = definition(worked.Q[query], worked.K, worked.V, scale=1)
+    assert all(isclose(a, b, rel_tol=1e-14) for a, b in zip(worked.output(query), exact, strict=True))
     for key, step in enumerate(worked.steps(query)):
         so_far = worked.SCORES[query][: key + 1]
         assert step.m == max(so_far)
         assert isclose(step.l, sum(exp(score - step.m) for score in so_far), rel_tol=1e-14)
-        assert step.p <= 1 and step.rescale <= 1
+        assert step.P[0] <= 1 and step.r <= 1
 
 
 def test_the_worked_example_is_the_one_on_the_page() -> None:

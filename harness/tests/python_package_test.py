@@ -15,6 +15,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from float64_attention import attention as reference
 from kernel_files import kernel_files
 from numpy.typing import DTypeLike
 from python_package import ROOT, run_python
@@ -36,13 +37,6 @@ def normal(*shape: int, dtype: DTypeLike = np.float16, seed: int = 0) -> np.ndar
 def inputs(dtype: DTypeLike = np.float16, batch: int = 2, heads: int = 3, keys: int = KEYS) -> list[np.ndarray]:
     lengths = (QUERIES, keys, keys)
     return [normal(batch, length, heads, 128, dtype=dtype, seed=seed) for seed, length in enumerate(lengths)]
-
-
-def reference(q: np.ndarray, k: np.ndarray, v: np.ndarray, scale: float = 128**-0.5) -> np.ndarray:
-    q, k, v = (array.astype(np.float64) for array in (q, k, v))
-    s = scale * np.einsum("bqhd,bkhd->bhqk", q, k)
-    p = np.exp(s - s.max(axis=-1, keepdims=True))
-    return np.einsum("bhqk,bkhd->bqhd", p / p.sum(axis=-1, keepdims=True), v)
 
 
 def assert_close(out: np.ndarray, expected: np.ndarray) -> None:
