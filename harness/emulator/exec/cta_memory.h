@@ -171,8 +171,9 @@ void CtaMemory::for_each_space(Warp& warp, const Instruction& instruction, std::
     resolve(warp, instruction, inside, access);
     f(access, inside);
   };
-  // Which CTA's shared memory, within a cluster? `inside` becomes offsets within its owner.
-  const auto in_cluster = [&](std::uint32_t lanes, LaneAddresses& inside) {
+  // Which CTA's shared memory, within a cluster?
+  const auto in_cluster = [&](std::uint32_t lanes, const LaneAddresses& of_cluster) {
+    LaneAddresses inside = of_cluster;  // without the rank, below
     for (const auto& [owner, of_owner] : cluster_.owners_of(warp, instruction, lanes, inside)) {
       access.peer = owner;
       in_space(ptx::Space::shared, of_owner, inside);
