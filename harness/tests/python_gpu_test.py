@@ -325,41 +325,42 @@ def test_tensors_in_host_memory_go_to_the_virtual_gpu(fl: ModuleType) -> None:
 
 # ---- refused arguments ----
 
-# Arguments, derived from q, k and v: as text, because PyTorch may not be installed.
+# Arguments, derived from q, k and v: as text, because PyTorch may not be installed. python_package_test.py has the
+# whole of those messages that do not need a GPU.
 REFUSED = {
     "host memory": ("dict(k=k.cpu())", ValueError, "k is in host memory, and q on GPU 0; they must be on one device"),
     "two libraries": ("dict(v=v.cpu().numpy())", TypeError, "v is an array of NumPy, and q of PyTorch; they must be "),
     "gradient": ("dict(q=q.requires_grad_())", ValueError, "q requires a gradient, and there is no backward pass; "),
-    "dtype": ("dict(q=q.float())", TypeError, "q has dtype float32; allowed: float16, bfloat16"),
-    "two dtypes": ("dict(v=v.bfloat16())", TypeError, "v has dtype bfloat16 and q has dtype float16; they must be eq"),
+    "dtype": ("dict(q=q.float())", TypeError, "q has dtype float32"),
+    "two dtypes": ("dict(v=v.bfloat16())", TypeError, "v has dtype bfloat16 and q has dtype float16"),
     "sparse": ("dict(q=q[0, :, 0].to_sparse())", TypeError, "q is of layout torch.sparse_coo; allowed: dense tensors"),
-    "nested": ("dict(q=torch.nested.as_nested_tensor([q[0], q[1]]))", TypeError, "q is nested; allowed: dense tensors"),
+    "nested": ("dict(q=torch.nested.as_nested_tensor([q[0], q[1]]))", TypeError, "q is nested"),
     "negated": ("dict(v=torch._neg_view(v))", TypeError, "v has PyTorch's negative bit set, so its memory is "),
     "no memory": (
         "dict(k=torch._efficientzerotensor(k.shape, dtype=k.dtype, device='cuda'))",
         TypeError,
         "k has no memory, like a fake tensor; give a tensor whose elements exist",
     ),
-    "dimensions": ("dict(q=q[0])", ValueError, "q has shape (512, 3, 128), of 3 dimensions; it must be [batch, seq_"),
-    "k and v": ("dict(v=v[:, 1:])", ValueError, "k has shape (2, 1024, 3, 128) and v has shape (2, 1023, 3, 128); "),
+    "dimensions": ("dict(q=q[0])", ValueError, "q has shape (512, 3, 128), of 3 dimensions"),
+    "k and v": ("dict(v=v[:, 1:])", ValueError, "k has shape (2, 1024, 3, 128) and v has shape (2, 1023, 3, 128)"),
     "heads": ("dict(q=q[:, :, 1:])", ValueError, "k.shape[2] (heads of k and v, other than q's) 3 does not divide q."),
-    "no batch": ("dict(q=q[:0], k=k[:0], v=v[:0])", ValueError, "q.shape[0] (batch) 0 is out of range; allowed: 1 to"),
+    "no batch": ("dict(q=q[:0], k=k[:0], v=v[:0])", ValueError, "q.shape[0] (batch) 0 is out of range"),
     "head_dim": ("dict(q=q[..., :64], k=k[..., :64], v=v[..., :64])", ValueError, "q.shape[3] (head_dim) 64 is not "),
     "queries": ("dict(q=q[:, :200], kernel=16)", ValueError, "q.shape[1] (seq_len) 200 is not a multiple of "),
-    "head_dim apart": ("dict(k=k.mT.contiguous().mT)", ValueError, "k has stride 3 in its last dimension, head_dim; "),
+    "head_dim apart": ("dict(k=k.mT.contiguous().mT)", ValueError, "k has stride 3 in its last dimension, head_dim"),
     "address": ("dict(q=torch.cat([q, q], -1)[..., 4:132])", ValueError, "q begins at address 0x"),
     "stride": (
         "dict(q=torch.cat([q, q], -1)[..., :132].contiguous()[..., :128])",
         ValueError,
-        "q has stride 396 in dimension 1; allowed: multiples of 8 elements (16 bytes)",
+        "q has stride 396 in dimension 1",
     ),
-    "shape of out": ("dict(out=torch.empty_like(k))", ValueError, "out has shape (2, 1024, 3, 128); it must be that "),
-    "dtype of out": ("dict(out=q.bfloat16())", TypeError, "out has dtype bfloat16 and q has dtype float16; they must "),
-    "out on the host": ("dict(out=q.cpu())", ValueError, "out is in host memory, and q on GPU 0; they must be on one "),
+    "shape of out": ("dict(out=torch.empty_like(k))", ValueError, "out has shape (2, 1024, 3, 128)"),
+    "dtype of out": ("dict(out=q.bfloat16())", TypeError, "out has dtype bfloat16 and q has dtype float16"),
+    "out on the host": ("dict(out=q.cpu())", ValueError, "out is in host memory, and q on GPU 0"),
     "out is v": ("dict(out=v[:, :512])", ValueError, "out, at 0x"),
     "out meets itself": ("dict(out=q[:1].clone().expand(q.shape))", ValueError, "out has strides (0, 384, 128, 1) "),
-    "scale": ("dict(softmax_scale=0)", ValueError, "softmax_scale is 0; allowed: finite float32 numbers above 0"),
-    "kernel": ("dict(kernel=42)", ValueError, "kernel: there is no version '42'; there are 01_naive, "),
+    "scale": ("dict(softmax_scale=0)", ValueError, "softmax_scale is 0"),
+    "kernel": ("dict(kernel=42)", ValueError, "kernel: there is no version '42'"),
     "config": ("dict(config='1x1', kernel=7)", ValueError, "config: 07_ldmatrix has no configuration '1x1' for fp16"),
 }
 
