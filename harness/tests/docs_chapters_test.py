@@ -668,7 +668,9 @@ def test_the_layouts_are_those_of_the_kernels() -> None:
     """The formulas of layouts.py are those in the files."""
     kernel = (ROOT / "kernels" / "hopper" / "17_wgmma.cu").read_text(encoding="utf-8")
     for text in (
-        "return col / 64 * kRows * 64 + row * 64 + (col / 8 ^ row) % 8 * 8 + col % 8;",
+        "constexpr int kCols = 64, kChunk = 8",
+        "const int chunk = ((col / kChunk) ^ row) % 8;",
+        "return col / kCols * kRows * kCols + row * kCols + chunk * kChunk + col % kChunk;",
         "matrix_descriptor(Q_smem, 0, 1024), K = matrix_descriptor(K_smem, 0, 1024)",
         "advance(K, mma_k / 4 * Traits::kBlockKV * 128 + mma_k % 4 * 32)",
         "matrix_descriptor(V_smem, Traits::kBlockKV * 128, 1024)",
