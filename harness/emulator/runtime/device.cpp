@@ -185,7 +185,8 @@ void Device::require_usable_stream(cudaStream_t stream) {
 }
 
 void Device::break_capture(Graph& graph, cudaError_t error, const std::string& why) {
-  tell(std::string(call_name) + " " + why + ". cudaStreamEndCapture will return cudaErrorStreamCaptureInvalidated.");
+  print_once(std::string(call_name) + " " + why +
+             ". cudaStreamEndCapture will return cudaErrorStreamCaptureInvalidated.");
   graph.invalidated = true;
   throw ApiError{error};
 }
@@ -235,7 +236,7 @@ void Device::record(Finding finding) {
 
 void Device::not_run(const std::string& kernel, const std::string& why) {
   kernels_not_run = true;
-  tell("the kernel " + demangled(kernel) + " was not run: " + why);
+  print_once("the kernel " + demangled(kernel) + " was not run: " + why);
 }
 
 std::vector<KernelCounters> take_counters() {
@@ -288,10 +289,10 @@ bool kernels_not_run() {
   return device.kernels_not_run;
 }
 
-void tell(const std::string& message) {
-  static std::set<std::string> told;
+void print_once(const std::string& message) {
+  static std::set<std::string> printed;
   if (!settings().explains_errors) return;
-  if (told.insert(message).second) std::fprintf(stderr, "virtual GPU: %s\n", message.c_str());
+  if (printed.insert(message).second) std::fprintf(stderr, "virtual GPU: %s\n", message.c_str());
 }
 
 cudaError_t remember(cudaError_t error) {
@@ -306,7 +307,7 @@ cudaError_t last_error(bool reset) {
 }
 
 int answer_not_supported(const char* function, const char* why) {
-  tell(std::string(function) + " answers cudaErrorNotSupported: " + why);
+  print_once(std::string(function) + " answers cudaErrorNotSupported: " + why);
   if (std::strstr(function, "Launch") != nullptr) {  // work was not done, and the program may not check the error code
     Device& device = runtime::device();
     const std::lock_guard lock(device.mutex);
@@ -329,12 +330,12 @@ cudaError_t error_of_exception(const char* name, Device& device) {
     device.record(std::move(finding));
     return cudaErrorInvalidValue;
   } catch (const PtxError& error) {
-    tell(error.what());
+    print_once(error.what());
     return cudaErrorInvalidPtx;
   } catch (const std::bad_alloc&) {
     return cudaErrorMemoryAllocation;
   } catch (const std::exception& error) {
-    tell(error.what());
+    print_once(error.what());
     return cudaErrorNoKernelImageForDevice;
   }
 }

@@ -230,7 +230,7 @@ struct ApiError {
 };
 
 /// Prints on standard error, once, what the program cannot see from an error code, if Settings::explains_errors.
-void tell(const std::string& message);
+void print_once(const std::string& message);
 
 /// Remembers an error for cudaGetLastError, and returns it.
 cudaError_t remember(cudaError_t error);

@@ -19,9 +19,9 @@ using flash_ladder::emulator::runtime::Device;
 using flash_ladder::emulator::runtime::Function;
 using flash_ladder::emulator::runtime::Library;
 using flash_ladder::emulator::runtime::library_of;
+using flash_ladder::emulator::runtime::print_once;
 using flash_ladder::emulator::runtime::registry;
 using flash_ladder::emulator::runtime::Registry;
-using flash_ladder::emulator::runtime::tell;
 
 extern "C" {
 
@@ -72,7 +72,8 @@ void __cudaRegisterManagedVar(void** handle, void** host_variable, char* /*devic
   Device& device = flash_ladder::emulator::runtime::device();
   const std::lock_guard device_lock(device.mutex);
   if (allocate_on_host(device, host_variable, size, true) != cudaSuccess) {
-    tell(std::string("there is no memory for the ") + std::to_string(size) + " bytes of the variable " + device_name);
+    print_once(std::string("there is no memory for the ") + std::to_string(size) + " bytes of the variable " +
+               device_name);
     return;
   }
   library_of(handle)->managed_variables[device_name] = reinterpret_cast<Address>(*host_variable);

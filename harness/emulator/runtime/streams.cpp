@@ -375,7 +375,7 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEve
     const Event &first = require_event(device, start), &last = require_event(device, end);
     const bool timed = first.timed && last.timed;
     if (!timed || !first.recorded || !last.recorded) return cudaErrorInvalidResourceHandle;
-    tell(
+    print_once(
         "cudaEventElapsedTime gives the time that the virtual GPU took on this computer. It says nothing about the "
         "time on a GPU: report neither such times nor their ratios.");
     *milliseconds = std::chrono::duration<float, std::milli>(*last.recorded - *first.recorded).count();

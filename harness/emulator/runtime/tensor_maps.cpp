@@ -109,18 +109,18 @@ CUresult encode_tiled(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t ran
     return CUDA_ERROR_INVALID_VALUE;
   Device& device = runtime::device();
   if (device.sm < 90) {
-    tell(fmt::format("cuTensorMapEncodeTiled: sm_{} has no TMA.", device.sm));
+    print_once(fmt::format("cuTensorMapEncodeTiled: sm_{} has no TMA.", device.sm));
     return CUDA_ERROR_NOT_SUPPORTED;
   }
   const Request request{map, type, rank, address, sizes, strides, box, steps, interleave, swizzle, promotion, fill};
   if (const std::string why = why_invalid(request); !why.empty()) {
-    tell("cuTensorMapEncodeTiled: " + why + ".");
+    print_once("cuTensorMapEncodeTiled: " + why + ".");
     return CUDA_ERROR_INVALID_VALUE;
   }
   bool steps_over = false;
   for (cuuint32_t i = 1; i < rank; ++i) steps_over |= steps[i] != 1;
   if (interleave != CU_TENSOR_MAP_INTERLEAVE_NONE || swizzle > CU_TENSOR_MAP_SWIZZLE_128B || steps_over) {
-    tell(
+    print_once(
         "cuTensorMapEncodeTiled: interleaved layouts, elementStrides other than 1, and swizzles of other atoms than 16 bytes "
         "are not supported by the virtual GPU.");
     return CUDA_ERROR_NOT_SUPPORTED;
@@ -144,7 +144,7 @@ cudaError_t entry_point(const char* symbol, void** function, cudaDriverEntryPoin
   const bool known = std::string_view(symbol) == "cuTensorMapEncodeTiled";
   *function = known ? reinterpret_cast<void*>(encode_tiled) : nullptr;
   if (!known) {
-    tell(std::string(symbol) + ": cuTensorMapEncodeTiled is the only driver function that the virtual GPU has.");
+    print_once(std::string(symbol) + ": cuTensorMapEncodeTiled is the only driver function that the virtual GPU has.");
   }
   if (status != nullptr) *status = known ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
   return known || status != nullptr ? cudaSuccess : remember(cudaErrorSymbolNotFound);
