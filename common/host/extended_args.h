@@ -18,6 +18,9 @@ struct ExtendedArgs : AttentionArgs {
   // [3][batch][heads], in device memory: the scales of Q, K and V, for each head of Q and the head of K and V that it
   // reads; nullptr if they are not e4m3.
   const float* scales = nullptr;
+  // [batch][heads][seq_len], in device memory: where to write L, the natural logarithm of the sum of exp(S) over all keys that a
+  // row sees; -inf for a row that sees none. nullptr: not wanted.
+  float* log_sum_exp = nullptr;
 };
 
 }  // namespace flash_ladder

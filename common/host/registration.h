@@ -73,11 +73,12 @@ enum class Architecture {
 
 /// What a version solves beyond the plain problem. Other problems are refused, with the name of what is missing here.
 struct Solves {
-  bool causal = false;      // AttentionProblem::causal, true as well as false
-  bool any_length = false;  // seq_len and seq_len_kv that are not multiples of the tiles
-  bool kv_heads = false;    // any AttentionProblem::kv_heads
-  bool window = false;      // any AttentionProblem::window
-  bool lengths = false;     // any AttentionProblem::lengths and lengths_kv, multiples of a tile or not
+  bool causal = false;       // AttentionProblem::causal, true as well as false
+  bool any_length = false;   // seq_len and seq_len_kv that are not multiples of the tiles
+  bool kv_heads = false;     // any AttentionProblem::kv_heads
+  bool window = false;       // any AttentionProblem::window
+  bool lengths = false;      // any AttentionProblem::lengths and lengths_kv, multiples of a tile or not
+  bool log_sum_exp = false;  // not a problem, but an output: ExtendedArgs::log_sum_exp
 };
 
 /// What a kernel file states about its version. The number and the name come from the file's name.

@@ -224,6 +224,7 @@ ExtendedArgs launch_args(const AttentionProblem& problem, const Tensors& tensors
   args.kv_heads = static_cast<int>(num_kv_heads(problem));
   args.window = static_cast<int>(problem.window);
   if (problem.dtype == Dtype::e4m3) args.scales = tensors.scales;
+  args.log_sum_exp = tensors.log_sum_exp;
   if (!problem.lengths.empty()) args.lengths = tensors.lengths;
   if (!problem.lengths_kv.empty()) args.lengths_kv = tensors.lengths_kv;
   return args;

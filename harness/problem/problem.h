@@ -68,6 +68,7 @@ struct Tensors {
   Tensor Q, K, V, O;
   const int *lengths = nullptr, *lengths_kv = nullptr;  // as in ExtendedArgs
   const float* scales = nullptr;
+  float* log_sum_exp = nullptr;
 };
 /// The argument of a launch. Sizes fit 32 bits: see why_impossible().
 ExtendedArgs launch_args(const AttentionProblem& problem, const Tensors& tensors, float softmax_scale, void* workspace);

@@ -18,6 +18,8 @@ enum class Fault {
   window_too_wide,  // by one key, on the left
   reads_padding,    // sees all keys of the tensor instead of only its sequence's
   skips_padding,    // leaves O unwritten past the last query of a sequence
+  log_in_base_2,    // the log-sum-exp is that of powers of two
+  no_log_of_blind,  // leaves the log-sum-exp of a row that sees no key unwritten
 };
 
 // For a problem that is not plain.
@@ -25,6 +27,7 @@ struct Extension {
   bool causal;
   int kv_heads, window;
   const int *lengths, *lengths_kv;
+  float* log_sum_exp;
 };
 
 template <typename Element_>
@@ -90,6 +93,9 @@ __global__ void attention(AttentionArgs args, Extension extension) {
     if (kFault == Fault::counts_a_tail && num_keys % Traits::kBlockKV != 0)
       row_sum += (Traits::kBlockKV - num_keys % Traits::kBlockKV) * exp2f(-row_max);
     const bool sees_a_key = first_key < num_keys || kFault == Fault::divides_by_0;
+    if (extension.log_sum_exp && threadIdx.x == 0 && (first_key < num_keys || kFault != Fault::no_log_of_blind))
+      extension.log_sum_exp[(static_cast<std::int64_t>(batch) * args.heads + head) * args.seq_len + row] =
+          (row_max + log2f(row_sum)) / (kFault == Fault::log_in_base_2 ? 1 : kLog2e);
     Element* O = args.O.row<Element>(batch, head, row) + threadIdx.x;
     for (int i = 0; i < kElements; ++i) O[32 * i] = from_float<Element>(sees_a_key ? output[i] / row_sum : 0);
   }
@@ -99,7 +105,7 @@ template <typename Traits, Fault kFault>
 cudaError_t launch(const ExtendedArgs& args, cudaStream_t stream) {
   const dim3 grid((args.seq_len + Traits::kBlockQ - 1) / Traits::kBlockQ, args.heads, args.batch);
   attention<Traits, kFault><<<grid, 32 * Traits::kNumWarps, 0, stream>>>(
-      args, {args.causal, args.kv_heads, args.window, args.lengths, args.lengths_kv});
+      args, {args.causal, args.kv_heads, args.window, args.lengths, args.lengths_kv, args.log_sum_exp});
   return cudaGetLastError();
 }
 
@@ -117,7 +123,7 @@ const Solves kMasked{.causal = true, .any_length = true};
 const Registration registrations[] = {
     Registration(extension<Fault::none>(
         "kernels/extensions/right.cu",
-        {.causal = true, .any_length = true, .kv_heads = true, .window = true, .lengths = true})),
+        {.causal = true, .any_length = true, .kv_heads = true, .window = true, .lengths = true, .log_sum_exp = true})),
     Registration(extension<Fault::upper_left>("kernels/extensions/upper_left.cu", kMasked)),
     Registration(extension<Fault::divides_by_0>("kernels/extensions/divides_by_0.cu", kMasked)),
     Registration(extension<Fault::counts_a_tail>("kernels/extensions/counts_a_tail.cu", kMasked)),
@@ -127,6 +133,9 @@ const Registration registrations[] = {
         extension<Fault::window_too_wide>("kernels/extensions/window_too_wide.cu", {.causal = true, .window = true})),
     Registration(extension<Fault::reads_padding>("kernels/extensions/reads_padding.cu", {.lengths = true})),
     Registration(extension<Fault::skips_padding>("kernels/extensions/skips_padding.cu", {.lengths = true})),
+    Registration(extension<Fault::log_in_base_2>("kernels/extensions/log_in_base_2.cu", {.log_sum_exp = true})),
+    Registration(extension<Fault::no_log_of_blind>("kernels/extensions/no_log_of_blind.cu",
+                                                   {.causal = true, .log_sum_exp = true})),
 };
 
 }  // namespace flash_ladder::planted_extensions

@@ -52,6 +52,7 @@ def test_a_right_extension_of_each_field(fields: dict[str, object]) -> None:
         ("window_too_wide", ["a window of 0", "a window of 16, causal"], "packed Q, K, V"),
         ("reads_padding", ["sequences of several lengths"], "packed Q, K, V"),
         ("skips_padding", ["sequences of several lengths"], "packed Q, K, V"),
+        ("no_log_of_blind", ["causal, rows that see no key"], "packed Q, K, V"),
     ],
 )
 def test_a_wrong_one_is_found_where_nobody_asked_for_it(kernel: str, found_by: list[str], not_by: str) -> None:
@@ -66,3 +67,12 @@ def test_a_wrong_one_is_found_where_nobody_asked_for_it(kernel: str, found_by: l
         assert result["mismatches"][0]["got"] == "nan" and result["mismatches"][0]["expected"] == 0
     if kernel == "skips_padding":
         assert "elements were never written" in result["reason"]
+    if kernel == "no_log_of_blind":
+        assert "were never written" in result["reason"] and "instead of -inf" in result["reason"]
+
+
+def test_a_wrong_log_sum_exp_is_found_although_the_output_is_right() -> None:
+    problem = PROBLEM | {"seq_len": 32, "seq_len_kv": 32}
+    result = run_worker("harness-worker-faults", kernel="log_in_base_2", problem=problem)
+    assert (result["status"], result["correct"]) == ("wrong", False) and "mismatches" not in result
+    assert "the log-sum-exp of 192 of 192 rows is wrong" in result["reason"] and "is allowed" in result["reason"]

@@ -32,6 +32,7 @@ class Fault:
     new: str  # replacement with the same number of lines
     finding: str | None = None  # its kind; None: a wrong result is enough
     at: str = ""  # the place that the finding must name
+    reason: str = ""  # of a wrong result whose output is right
     suggests: str | None = None  # what the diagnosis of a wrong result must suggest
     says: tuple[str, ...] = ()  # and what it must say
     first: bool = False  # the finding must come before all others
@@ -1447,6 +1448,23 @@ FAULTS += [
         "% kBlockKV < 0) copy_next(",
         "deadlock",
         "The first step + 1",
+    ),
+    Fault(
+        "the log-sum-exp is that of the sum of one lane",
+        "log_sum_exp",
+        "Normalise and store O",
+        "log2f(sum)",
+        "log2f(row_sum[mma_m][half])",
+        reason="the log-sum-exp of ",
+    ),
+    Fault(
+        "the log-sum-exp of rows that do not exist is written",
+        "log_sum_exp",
+        "Normalise and store O",
+        "row < args.seq_len && lane_id",
+        "lane_id",
+        "out_of_bounds",
+        "Normalise and store O + 9",
     ),
 ]
 

@@ -1,11 +1,14 @@
 // Faults that occur in kernels, planted in otherwise correct outputs: the checker must find each one and say where it is.
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "worker/checker.h"
 
@@ -436,6 +439,70 @@ TEST(RepeatedLaunches, ZerosOfEitherSignDiffer) {
   HostBuffer second = copy(first);
   second.data()[0] = 0x8000;
   EXPECT_NE(find_difference(problem, first, second), std::nullopt);
+}
+
+// Two heads of a causal problem whose first two rows see no key, every row or one in 16 of which is compared.
+class LogSumExp : public testing::TestWithParam<int> {
+ protected:
+  static constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+  LogSumExp() {
+    const Inputs inputs = make_inputs(problem_, Distribution::normal, Packing::separate, 5);
+    reference_ = make_reference(inputs, {.seq_len = problem_.seq_len, .tile = GetParam(), .seed = 5});
+    const Reference whole = make_reference(inputs, {.seq_len = problem_.seq_len, .tile = 1, .seed = 5});
+    got_.assign(whole.log_sum_exp.begin(), whole.log_sum_exp.end());
+  }
+  std::string wrong() const { return find_wrong_log_sum_exp(reference_, got_).value_or(""); }
+
+  const AttentionProblem problem_{.batch = 1, .heads = 2, .seq_len = 66, .seq_len_kv = 64, .causal = true};
+  Reference reference_;
+  std::vector<float> got_;
+};
+INSTANTIATE_TEST_SUITE_P(All, LogSumExp, testing::Values(1, 16));
+
+TEST_P(LogSumExp, OfARightKernelIsRight) {
+  EXPECT_EQ(wrong(), "");
+  EXPECT_EQ(got_[1], -kInfinity);
+  EXPECT_EQ(find_wrong_log_sum_exp(reference_, {}), std::nullopt) << "of a version that does not write it";
+}
+
+TEST_P(LogSumExp, MoreThanTheBoundIsWrong) {
+  const std::int64_t row = reference_.rows.row(0, 1, reference_.rows.count() - 1);
+  got_[66 + row] += static_cast<float>(0.5 * reference_.log_sum_exp_bound[1]);
+  EXPECT_EQ(wrong(), "");
+  got_[66 + row] += static_cast<float>(reference_.log_sum_exp_bound[1]);
+  EXPECT_THAT(wrong(), HasSubstr(fmt::format("of 1 of 132 rows is wrong, by up to ")));
+  EXPECT_THAT(wrong(), HasSubstr(fmt::format("the first at batch 0, head 1, row {}: ", row)));
+}
+
+TEST_P(LogSumExp, AnyRowThatIsNotFiniteOrNotWrittenIsWrong) {
+  for (const float bad : {kInfinity, -kInfinity, std::numeric_limits<float>::quiet_NaN()})
+    for (const std::size_t i : {2u, 65u, 68u, 131u}) {
+      const float before = std::exchange(got_[i], bad);
+      EXPECT_THAT(wrong(), HasSubstr(fmt::format("of 1 of 132 rows is wrong; the first at batch 0, head {}, row {}",
+                                                 i / 66, i % 66)));
+      got_[i] = before;
+    }
+  got_[5] = std::bit_cast<float>(0xffffffffu);
+  EXPECT_THAT(wrong(), HasSubstr("of 1 of 132 rows is wrong, 1 of them were never written"));
+}
+
+TEST_P(LogSumExp, ARowThatSeesNoKeyHasMinusInfinity) {
+  for (const float bad : {0.0f, kInfinity, std::numeric_limits<float>::lowest()})
+    for (const std::size_t i : {0u, 1u, 66u}) {
+      const float before = std::exchange(got_[i], bad);
+      EXPECT_THAT(wrong(), HasSubstr("instead of -inf"));
+      got_[i] = before;
+    }
+}
+
+TEST(RepeatedLaunches, OneBitOfALogSumExpIsADifference) {
+  const AttentionProblem problem{.batch = 2, .heads = 3, .seq_len = 4, .seq_len_kv = 4};
+  const std::vector<float> first(24, 1);
+  std::vector<float> second = first;
+  EXPECT_EQ(find_difference(problem, first, second), std::nullopt);
+  second[4 * 4 + 3] = std::nextafter(1.0f, 2.0f);
+  EXPECT_THAT(find_difference(problem, first, second).value_or(""), HasSubstr("log-sum-exp at batch 1, head 1, row 3"));
 }
 
 }  // namespace

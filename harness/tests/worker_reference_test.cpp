@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <limits>
 #include <numeric>
 
 #include "problem/problem.h"
@@ -49,6 +50,7 @@ TEST(Reference, OneQueryAndTwoKeysByHand) {
   // P = 1 and exp(-sqrt(2)) = 0.2431167, divided by their sum.
   EXPECT_NEAR(reference.output[0], 0.8044297, 1e-7);
   EXPECT_NEAR(reference.output[1], 4 * 0.1955703, 4e-7);
+  EXPECT_NEAR(reference.log_sum_exp[0], 1.4142136 + 0.2176216, 1e-7);  // m + log of that sum
 }
 
 // Keys with scores of 2 / sqrt(2) and 0 for every query, as above; V is (1, 0) and (0, 4).
@@ -97,6 +99,10 @@ TEST(Reference, LengthsThatAreNoMultiplesByHand) {
       for (std::int64_t query = 0; query < problem.seq_len; ++query) {
         const std::int64_t seen = causal ? query + 1 + seq_len_kv - problem.seq_len : seq_len_kv;
         EXPECT_NEAR(reference.output[query], seen > 0 ? (seen - 1) / 2.0 : 0.0, 1e-12) << query;
+        if (seen > 0)
+          EXPECT_NEAR(reference.log_sum_exp[query], std::log(seen), 1e-12) << query;
+        else
+          EXPECT_EQ(reference.log_sum_exp[query], -std::numeric_limits<double>::infinity()) << query;
       }
       EXPECT_TRUE(std::isfinite(reference.bound[0]));
       EXPECT_LT(reference.bound[0], 0.2);  // one ulp of fp16 at 64 is 1 / 16
@@ -338,6 +344,13 @@ TEST(Reference, BoundIsTwiceTheErrorOfBaseAndOneUlp) {
       largest = std::max(largest, std::abs(attended.exact[i]));
     }
     EXPECT_EQ(reference.bound[head], 2 * error + ulp(Dtype::bf16, largest));
+    double log_error = 0, log = 1;
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      log_error = std::max(log_error, std::abs(attended.base_log_sum_exp[i] - attended.exact_log_sum_exp[i]));
+      log = std::max(log, std::abs(attended.exact_log_sum_exp[i]));
+    }
+    EXPECT_EQ(reference.log_sum_exp_bound[head], 2 * log_error + std::ldexp(log, -18));
+    EXPECT_LT(reference.log_sum_exp_bound[head], 1e-4) << "a key of 128 with a thousandth of the mean weight";
   }
 }
 
@@ -405,6 +418,8 @@ TEST_F(ReferenceCache, GivesBackWhatWasWritten) {
   ASSERT_TRUE(read);
   EXPECT_EQ(read->output, reference_.output);
   EXPECT_EQ(read->bound, reference_.bound);
+  EXPECT_EQ(read->log_sum_exp, reference_.log_sum_exp);
+  EXPECT_EQ(read->log_sum_exp_bound, reference_.log_sum_exp_bound);
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(directory_), {}), 1);  // no temporary file is left
 }
 

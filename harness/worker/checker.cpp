@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -17,6 +18,7 @@ namespace {
 constexpr std::size_t kMaxMismatches = 8;
 constexpr std::int64_t kMaxMapColumns = 64;
 constexpr std::int64_t kMaxMapLines = 16;
+constexpr std::uint32_t kUnwrittenFloat = std::uint32_t{kPoison} << 16 | kPoison;
 
 // The larger of two errors; a NaN is larger than any number.
 double worse(double a, double b) { return std::isnan(a) || a >= b ? a : b; }
@@ -107,6 +109,12 @@ std::string draw_tile_map(const AttentionProblem& problem, const std::vector<Hea
 
 std::string place(std::int64_t batch, std::int64_t head, std::int64_t row, std::int64_t column) {
   return fmt::format("batch {}, head {}, row {}, column {}", batch, head, row, column);
+}
+
+// The same for the log-sum-exp of a row, counted through all heads.
+std::string place_of_row(const AttentionProblem& problem, std::int64_t i) {
+  const std::int64_t in_all = i / problem.seq_len;
+  return fmt::format("batch {}, head {}, row {}", in_all / problem.heads, in_all % problem.heads, i % problem.seq_len);
 }
 
 struct Position {
@@ -246,6 +254,50 @@ std::optional<std::string> find_difference(const AttentionProblem& problem, cons
                      element_to_float(problem.dtype, first.data()[element]),
                      element_to_float(problem.dtype, second.data()[element]), first.data()[element],
                      second.data()[element]);
+}
+
+std::optional<std::string> find_difference(const AttentionProblem& problem, std::span<const float> first,
+                                           std::span<const float> second) {
+  for (std::size_t i = 0; i < first.size(); ++i)
+    if (std::bit_cast<std::uint32_t>(first[i]) != std::bit_cast<std::uint32_t>(second[i]))
+      return fmt::format("two launches with the same inputs differ: first in the log-sum-exp at {}, {} and {}",
+                         place_of_row(problem, static_cast<std::int64_t>(i)), first[i], second[i]);
+  return std::nullopt;
+}
+
+std::optional<std::string> find_wrong_log_sum_exp(const Reference& reference, std::span<const float> got) {
+  const AttentionProblem& problem = reference.problem;
+  const std::int64_t count = reference.rows.count();
+  std::int64_t wrong = 0, unwritten = 0;
+  std::string first;
+  double largest_error = 0, its_bound = 0;
+  for (std::int64_t i = 0; i < std::ssize(got); ++i) {
+    const std::int64_t in_all = i / problem.seq_len, row = i % problem.seq_len;
+    const std::int64_t batch = in_all / problem.heads, head = in_all % problem.heads;
+    const std::int64_t index = row / reference.rows.tile;
+    const bool is_selected = reference.rows.row(batch, head, index) == row;
+    const auto [begin, end] = visible_keys(problem, batch, row);
+    const bool sees_a_key = begin < end;
+    const double expected = is_selected ? reference.log_sum_exp[in_all * count + index] : got[i];
+    const double bound = reference.log_sum_exp_bound[in_all], error = std::abs(got[i] - expected);
+    const bool right = sees_a_key ? std::isfinite(got[i]) && error <= bound : std::isinf(got[i]) && got[i] < 0;
+    if (right) continue;
+    if (wrong++ == 0)
+      first = fmt::format("{}: {}{}", place_of_row(problem, i), got[i],
+                          is_selected  ? fmt::format(" instead of {:.9g}", expected)
+                          : sees_a_key ? ""
+                                       : " instead of -inf");
+    if (std::bit_cast<std::uint32_t>(got[i]) == kUnwrittenFloat) ++unwritten;
+    if (std::isfinite(error) && error > largest_error) {
+      largest_error = error;
+      its_bound = bound;
+    }
+  }
+  if (wrong == 0) return std::nullopt;
+  std::string how;
+  if (unwritten > 0) how += fmt::format(", {} of them were never written", unwritten);
+  if (largest_error > 0) how += fmt::format(", by up to {:.3g} where {:.3g} is allowed", largest_error, its_bound);
+  return fmt::format("the log-sum-exp of {} of {} rows is wrong{}; the first at {}", wrong, got.size(), how, first);
 }
 
 }  // namespace flash_ladder

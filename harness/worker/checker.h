@@ -38,6 +38,11 @@ struct Verdict {
 Verdict check_output(const Inputs& inputs, const Reference& reference, const HostBuffer& output, std::int64_t block_q,
                      int threads = 0);
 
+/// What is wrong with the log-sum-exps [batch][heads][seq_len], and where it starts. Compares the selected rows with the reference, by
+/// Reference::log_sum_exp_bound, and looks for NaN, infinity and poison in all others. A row that sees no key must have -inf, and no
+/// other row may.
+std::optional<std::string> find_wrong_log_sum_exp(const Reference& reference, std::span<const float> got);
+
 /// nullopt if the bands before and after a buffer, both filled with kGuard, are untouched; otherwise what was written
 /// and where.
 std::optional<std::string> find_guard_damage(const std::string& buffer, std::span<const std::uint16_t> before,
@@ -50,5 +55,9 @@ std::optional<std::string> find_changed_input(const Inputs& before, const std::v
 /// The first element at which the outputs of two launches differ.
 std::optional<std::string> find_difference(const AttentionProblem& problem, const HostBuffer& first,
                                            const HostBuffer& second, int threads = 0);
+
+/// The same for two log-sum-exps.
+std::optional<std::string> find_difference(const AttentionProblem& problem, std::span<const float> first,
+                                           std::span<const float> second);
 
 }  // namespace flash_ladder

@@ -83,6 +83,9 @@ DeviceProblem::DeviceProblem(const Version& version, const std::vector<const Con
     workspace_bytes = std::max(workspace_bytes, configuration->workspace_bytes(problem));
   }
   if (workspace_bytes > 0) workspace_.emplace("the workspace", workspace_bytes);
+  if (version.solves.log_sum_exp)
+    log_sum_exp_.emplace("the log-sum-exp",
+                         problem.batch * problem.heads * problem.seq_len * static_cast<std::int64_t>(sizeof(float)));
   const std::int64_t element_bytes = in_8_bits ? 1 : 2;
   args_ = launch_args(problem,
                       {.Q = device_tensor(inputs_[inputs.Q_buffer], inputs.Q, element_bytes),
@@ -91,12 +94,14 @@ DeviceProblem::DeviceProblem(const Version& version, const std::vector<const Con
                        .O = device_tensor(O_, output_layout(problem), 2),
                        .lengths = upload(lengths_, "the lengths", in_32_bits(problem.lengths)),
                        .lengths_kv = upload(lengths_kv_, "the lengths of K and V", in_32_bits(problem.lengths_kv)),
-                       .scales = upload(scales_, "the scales", inputs.scales)},
+                       .scales = upload(scales_, "the scales", inputs.scales),
+                       .log_sum_exp = log_sum_exp_ ? reinterpret_cast<float*>(log_sum_exp_->data()) : nullptr},
                       inputs.scale(), workspace_ ? workspace_->data() : nullptr);
 }
 
 void DeviceProblem::poison(const Stream& stream) {
   O_.poison(stream);
+  if (log_sum_exp_) log_sum_exp_->poison(stream);
   if (workspace_) workspace_->poison(stream);
 }
 
@@ -109,6 +114,14 @@ void DeviceProblem::launch(const Configuration& configuration, const Stream& str
 }
 
 void DeviceProblem::wait() const { check(cudaDeviceSynchronize(), describe_launch("running", configurations_)); }
+
+std::vector<float> DeviceProblem::log_sum_exp() const {
+  if (!log_sum_exp_) return {};
+  const HostBuffer bits = log_sum_exp_->download();
+  std::vector<float> numbers(bits.bytes() / sizeof(float));
+  std::memcpy(numbers.data(), bits.data(), bits.bytes());
+  return numbers;
+}
 
 std::vector<HostBuffer> DeviceProblem::inputs() const {
   std::vector<HostBuffer> buffers;
@@ -123,7 +136,7 @@ std::optional<std::string> DeviceProblem::guard_damage() const {
   if (auto damage = O_.guard_damage()) return damage;
   for (const GuardedBuffer& buffer : inputs_)
     if (auto damage = buffer.guard_damage()) return damage;
-  for (const auto& buffer : {&workspace_, &lengths_, &lengths_kv_, &scales_})
+  for (const auto& buffer : {&log_sum_exp_, &workspace_, &lengths_, &lengths_kv_, &scales_})
     if (buffer->has_value())
       if (auto damage = (*buffer)->guard_damage()) return damage;
   return std::nullopt;

@@ -14,10 +14,10 @@ namespace flash_ladder {
 class DeviceProblem {
  public:
   /// Copies the inputs, which must outlive it, to the GPU (as 8-bit elements for an e4m3 problem), and allocates the
-  /// output and the largest workspace that any of the configurations needs.
+  /// outputs and the largest workspace that any of the configurations needs.
   DeviceProblem(const Version& version, const std::vector<const Configuration*>& configurations, const Inputs& inputs);
 
-  /// Enqueues filling the output and the workspace with NaN.
+  /// Enqueues filling the outputs and the workspace with NaN.
   void poison(const Stream& stream);
   /// Enqueues one launch of one of the configurations. Throws CudaError if CUDA refuses it.
   void launch(const Configuration& configuration, const Stream& stream) const;
@@ -25,6 +25,8 @@ class DeviceProblem {
   void wait() const;
 
   HostBuffer output() const { return O_.download(); }
+  /// [batch][heads][seq_len]; empty if the version does not write it.
+  std::vector<float> log_sum_exp() const;
   std::vector<HostBuffer> inputs() const;
   /// The first buffer whose guard bands were overwritten.
   std::optional<std::string> guard_damage() const;
@@ -36,7 +38,7 @@ class DeviceProblem {
   std::string version_, configurations_, problem_;
   std::vector<GuardedBuffer> inputs_;
   GuardedBuffer O_;
-  std::optional<GuardedBuffer> workspace_, lengths_, lengths_kv_, scales_;
+  std::optional<GuardedBuffer> log_sum_exp_, workspace_, lengths_, lengths_kv_, scales_;
   const Inputs& host_;  // the source of the scales on the device
   ExtendedArgs args_;
 };

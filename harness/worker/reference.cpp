@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <stdexcept>
 
@@ -41,6 +42,25 @@ struct Attention {
   void add_scores(std::int64_t row, std::int64_t first_key) {
     for (std::int64_t j = 0; j < kKeys; j += kWidth)
       add_row_times_matrix(&S[row * keys + first_key + j], &Q[row * head_dim], &K_transposed[j], head_dim, kKeys);
+  }
+  // S[row] becomes P = exp(scale · S - m), rounded by `round`, with m the largest score of the row; keys that the row does not see have
+  // P = 0. Returns the sum of P. L = m + log l takes the sum l from before the rounding.
+  template <typename Round>
+  T softmax(std::int64_t row, const KeyRange& visible, float scale, T& log_sum_exp, const Round& round) {
+    T* P = &S[row * keys];
+    for (std::int64_t key = visible.begin; key < visible.end; ++key) P[key] *= scale;
+    const bool sees_a_key = visible.begin < visible.end;
+    const T max = sees_a_key ? *std::max_element(P + visible.begin, P + visible.end) : 0;
+    T l = 0;
+    for (std::int64_t key = visible.begin; key < visible.end; ++key) {
+      P[key] = std::exp(P[key] - max);
+      l += P[key];
+      P[key] = round(P[key]);
+    }
+    std::fill(P, P + visible.begin, 0);
+    std::fill(P + visible.end, P + keys, 0);
+    log_sum_exp = sees_a_key ? max + std::log(l) : -std::numeric_limits<T>::infinity();
+    return std::accumulate(P, P + keys, T(0));
   }
   // O[row] += P[row][first_key …] · V.
   void add_output(std::int64_t row, std::int64_t first_key) {
@@ -90,27 +110,17 @@ AttendedRows attend_rows(const Inputs& inputs, std::int64_t batch, std::int64_t 
     }
   }
 
-  // P = exp(scale · S - the largest of the row), and its sum. Keys that the row does not see have P = 0.
+  AttendedRows result{.exact = std::vector<double>(num_rows * head_dim),
+                      .base = std::vector<float>(num_rows * head_dim),
+                      .exact_log_sum_exp = std::vector<double>(num_rows),
+                      .base_log_sum_exp = std::vector<float>(num_rows)};
   std::vector<double> exact_sum(num_rows);
   std::vector<float> base_sum(num_rows);
   for (std::int64_t r = 0; r < num_rows; ++r) {
-    const auto [begin, end] = visible_keys(inputs.problem, batch, rows[r]);
-    double* P = exact.S.data() + r * padded_keys;
-    for (std::int64_t key = begin; key < end; ++key) P[key] *= scale;
-    const double max = begin < end ? *std::max_element(P + begin, P + end) : 0.0;
-    for (std::int64_t key = begin; key < end; ++key) P[key] = std::exp(P[key] - max);
-    std::fill(P, P + begin, 0.0);
-    std::fill(P + end, P + padded_keys, 0.0);
-    exact_sum[r] = std::accumulate(P, P + num_keys, 0.0);
-
-    float* base_P = base.S.data() + r * padded_keys;
-    for (std::int64_t key = begin; key < end; ++key) base_P[key] *= scale;
-    const float base_max = begin < end ? *std::max_element(base_P + begin, base_P + end) : 0.0f;
-    for (std::int64_t key = begin; key < end; ++key)
-      base_P[key] = round_P(dtype, std::exp(base_P[key] - base_max), rows[r]);
-    std::fill(base_P, base_P + begin, 0.0f);
-    std::fill(base_P + end, base_P + padded_keys, 0.0f);
-    base_sum[r] = std::accumulate(base_P, base_P + num_keys, 0.0f);
+    const KeyRange visible = visible_keys(inputs.problem, batch, rows[r]);
+    exact_sum[r] = exact.softmax(r, visible, scale, result.exact_log_sum_exp[r], [](double P) { return P; });
+    base_sum[r] = base.softmax(r, visible, scale, result.base_log_sum_exp[r],
+                               [&](float P) { return round_P(dtype, P, rows[r]); });
   }
 
   // O = P V divided by the sum; 0 if the row sees no key, and the sum is 0.
@@ -125,8 +135,6 @@ AttendedRows attend_rows(const Inputs& inputs, std::int64_t batch, std::int64_t 
       base.add_output(r, first_key);
     }
   }
-  AttendedRows result{.exact = std::vector<double>(num_rows * head_dim),
-                      .base = std::vector<float>(num_rows * head_dim)};
   for (std::int64_t r = 0; r < num_rows; ++r)
     for (std::int64_t d = 0; d < head_dim; ++d) {
       const bool sees_a_key = exact_sum[r] > 0;  // the largest has P = 1
@@ -145,11 +153,13 @@ Reference make_reference(const Inputs& inputs, const RowSelection& rows, const P
   reference.rows = rows;
   reference.output.resize(heads_in_all * count * head_dim);
   reference.bound.resize(heads_in_all);
+  reference.log_sum_exp.resize(heads_in_all * count);
+  reference.log_sum_exp_bound.resize(heads_in_all);
 
   // A head may be split into several units of work, so that even a single head keeps all cores busy.
   const std::int64_t group = rows_at_a_time(problem.seq_len_kv), groups = (count + group - 1) / group;
   struct Largest {
-    double error = 0, output = 0;
+    double error = 0, output = 0, log_error = 0, log = 0;
   };
   std::vector<Largest> largest(heads_in_all * groups);
   const auto attend = [&](std::int64_t work) {
@@ -166,6 +176,13 @@ Reference make_reference(const Inputs& inputs, const RowSelection& rows, const P
       largest[work].error = std::max(largest[work].error, error);
       largest[work].output = std::max(largest[work].output, std::abs(exact));
     }
+    for (std::int64_t i = 0; i < end - first; ++i) {
+      const double exact = attended.exact_log_sum_exp[i];
+      reference.log_sum_exp[(batch * problem.heads + head) * count + first + i] = exact;
+      if (!std::isfinite(exact)) continue;  // sees no key
+      largest[work].log_error = std::max(largest[work].log_error, std::abs(attended.base_log_sum_exp[i] - exact));
+      largest[work].log = std::max(largest[work].log, std::abs(exact));
+    }
   };
   parallel_for(heads_in_all * groups, attend, progress, threads);
 
@@ -174,8 +191,11 @@ Reference make_reference(const Inputs& inputs, const RowSelection& rows, const P
     for (std::int64_t g = 0; g < groups; ++g) {
       all.error = std::max(all.error, largest[i * groups + g].error);
       all.output = std::max(all.output, largest[i * groups + g].output);
+      all.log_error = std::max(all.log_error, largest[i * groups + g].log_error);
+      all.log = std::max(all.log, largest[i * groups + g].log);
     }
     reference.bound[i] = 2 * all.error + ulp(problem.dtype, all.output);
+    reference.log_sum_exp_bound[i] = 2 * all.log_error + std::ldexp(std::max(1.0, all.log), -18);
   }
   return reference;
 }

@@ -33,6 +33,11 @@ struct Reference {
   // [batch][heads]: 2 · max|base - output| + one ulp of the type at max|output|, over the selected rows. A kernel's
   // element is right if it is at most this far from `output`.
   std::vector<double> bound;
+  // [batch][heads][rows.count()]: L = m + log l, as ExtendedArgs::log_sum_exp receives it.
+  std::vector<double> log_sum_exp;
+  // [batch][heads]: 2 · max|base - L| + 2^-18 · max(1, max|L|), over the selected rows that see a key. fp32 has 24 bits. The other six
+  // are for tensor cores, which truncate their sums, and for an exponential and a logarithm that are not exact.
+  std::vector<double> log_sum_exp_bound;
 
   /// The head_dim elements of a selected row.
   const double* row(std::int64_t batch, std::int64_t head, std::int64_t index) const {
@@ -46,6 +51,9 @@ struct AttendedRows {
   // [row][head_dim], attention with the rounding of a good kernel: S in fp32, P = exp(S - rowmax) rounded to the input
   // type (round_P), the sums of P and of P V in fp32, their quotient rounded to the output's type.
   std::vector<float> base;
+  // [row], L: in float64, and in fp32 from S in fp32. -inf if the row sees no key.
+  std::vector<double> exact_log_sum_exp = {};
+  std::vector<float> base_log_sum_exp = {};
 };
 AttendedRows attend_rows(const Inputs& inputs, std::int64_t batch, std::int64_t head,
                          std::span<const std::int64_t> rows);

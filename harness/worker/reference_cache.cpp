@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <cstring>
 #include <exception>
 #include <fstream>
@@ -14,7 +15,7 @@ namespace flash_ladder {
 namespace {
 
 // Increment it when the file format changes, or the way inputs or references are computed.
-constexpr int kFormat = 1;
+constexpr int kFormat = 2;
 
 // Every step is one-to-one, so changing any single word changes the sum.
 std::uint64_t checksum(const std::string& bytes) {
@@ -31,6 +32,12 @@ void append(std::string& bytes, const std::vector<double>& values) {
   bytes.append(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(double));
 }
 
+// In the order of the file.
+template <typename Reference>
+auto contents(Reference& reference) {
+  return std::array{&reference.bound, &reference.output, &reference.log_sum_exp_bound, &reference.log_sum_exp};
+}
+
 }  // namespace
 
 std::string reference_file_name(const AttentionProblem& problem, Distribution distribution, const RowSelection& rows,
@@ -41,8 +48,9 @@ std::string reference_file_name(const AttentionProblem& problem, Distribution di
 
 std::optional<Reference> read_reference(const std::filesystem::path& file, const AttentionProblem& problem,
                                         const RowSelection& rows) {
-  const std::size_t heads = problem.batch * problem.heads, outputs = heads * rows.count() * problem.head_dim;
-  const std::size_t content = (heads + outputs) * sizeof(double);
+  const std::size_t heads = problem.batch * problem.heads, logs = heads * rows.count(),
+                    outputs = logs * problem.head_dim;
+  const std::size_t content = (2 * heads + logs + outputs) * sizeof(double);
   std::uint64_t sum;
   std::error_code missing;
   if (std::filesystem::file_size(file, missing) != content + sizeof sum) return std::nullopt;
@@ -52,17 +60,23 @@ std::optional<Reference> read_reference(const std::filesystem::path& file, const
   stream.read(reinterpret_cast<char*>(&sum), sizeof sum);
   if (!stream || checksum(bytes) != sum) return std::nullopt;
 
-  Reference reference{
-      .problem = problem, .rows = rows, .output = std::vector<double>(outputs), .bound = std::vector<double>(heads)};
-  std::memcpy(reference.bound.data(), bytes.data(), heads * sizeof(double));
-  std::memcpy(reference.output.data(), bytes.data() + heads * sizeof(double), outputs * sizeof(double));
+  Reference reference{.problem = problem,
+                      .rows = rows,
+                      .output = std::vector<double>(outputs),
+                      .bound = std::vector<double>(heads),
+                      .log_sum_exp = std::vector<double>(logs),
+                      .log_sum_exp_bound = std::vector<double>(heads)};
+  const char* from = bytes.data();
+  for (std::vector<double>* values : contents(reference)) {
+    std::memcpy(values->data(), from, values->size() * sizeof(double));
+    from += values->size() * sizeof(double);
+  }
   return reference;
 }
 
 bool write_reference(const std::filesystem::path& file, const Reference& reference) {
   std::string bytes;
-  append(bytes, reference.bound);
-  append(bytes, reference.output);
+  for (const std::vector<double>* values : contents(reference)) append(bytes, *values);
   const std::uint64_t sum = checksum(bytes);
   bytes.append(reinterpret_cast<const char*>(&sum), sizeof sum);
   try {

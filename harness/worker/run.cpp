@@ -94,7 +94,8 @@ Verdict check_set(const CheckSet& set, const Inputs& inputs, DeviceProblem& prob
   const Stream stream;
   Verdict verdict;
   HostBuffer first_output;
-  std::optional<std::string> difference;
+  std::vector<float> first_log_sum_exp;
+  std::optional<std::string> difference, wrong_log_sum_exp;
   for (int launch = 0; launch < set.launches; ++launch) {
     events.progress("check " + set.name, launch, set.launches);
     problem.poison(stream);
@@ -103,13 +104,18 @@ Verdict check_set(const CheckSet& set, const Inputs& inputs, DeviceProblem& prob
       problem.wait();
     });
     HostBuffer output = problem.output();
+    std::vector<float> log_sum_exp = problem.log_sum_exp();
     if (launch == 0) {
       verdict = check_output(inputs, reference, output, configuration.block_q);
       first_output = std::move(output);
+      wrong_log_sum_exp = find_wrong_log_sum_exp(reference, log_sum_exp);
+      first_log_sum_exp = std::move(log_sum_exp);
     } else if (!difference) {
       difference = find_difference(set.problem, first_output, output);
+      if (!difference) difference = find_difference(set.problem, first_log_sum_exp, log_sum_exp);
     }
   }
+  if (verdict.correct()) verdict.reason = wrong_log_sum_exp.value_or("");
   if (verdict.correct()) verdict.reason = problem.guard_damage().value_or("");
   if (verdict.correct()) verdict.reason = find_changed_input(inputs, problem.inputs()).value_or("");
   if (verdict.correct()) verdict.reason = difference.value_or("");

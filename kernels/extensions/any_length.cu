@@ -363,7 +363,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
             mma_m16n8k16<Element>(O_rmem[mma_m][piece % kPiecesV * 2 + n], P_rmem[mma_m][mma_k], V_rmem[piece % 2][n]);
       }
     };
-    // Copies the next tile after `tile`, from key `kv_row` on; if there is none, the first for the next query tile. Its buffer
+    // Copies the next tile after `ring_tile`, from key `kv_row` on; if there is none, the first for the next query tile. Its buffer
     // holds an older tile, so wait until all warps have read it. The first time, the buffer is empty and the wait ends at once.
     const auto copy_next = [&](int ring_tile, int kv_row) {
       const bool is_last_tile = kv_row >= args.seq_len_kv;
