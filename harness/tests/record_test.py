@@ -112,7 +112,8 @@ def test_what_is_fresh_is_not_recorded_again(sitting: Sitting) -> None:
     sitting.write("ncu.json", {"code_hash": HASHES | {"causal": "sha256:3"}, "date": ago(1)})
     assert sitting.run().returncode == 0
     rest = [line for line in TUNING if "1024" not in line]
-    assert sitting.ran() == ["harness --kernel 02 --record", *rest, "peers --regime interleaved"], "02 has changed, and turns are too old"
+    changed = "harness --kernel 02 --record"
+    assert sitting.ran() == [changed, *rest, "peers --regime interleaved"], "02 has changed, and turns are too old"
     assert sitting.run("--fresh", "0").returncode == 0
     assert sitting.ran() == [PROFILES, *TUNING, "peers --regime both", BY_DATA, FP8_ERROR, "ncu_counters.py"]
 
