@@ -79,8 +79,8 @@ ALIKE = (
     "row_of head_of batch_of", "head batch", "heads batch", "mma_m mma_n mma_k", "row_max row_sum new_sum",
     "new_max row_max S_max", "warp_id lane_id", "seq_len seq_len_kv", "kBlockQ kBlockKV kHeadDim", "kMmaM kStages",
     "row_stride head_stride batch_stride", "q_tile next_q_tile", "kv_tile ring_tile",
-    "is_last is_last_tile ends_q_tile", "turn next_turn", "blockIdx.x blockIdx.y blockIdx.z", "stage parity", "fmaxf fminf", "max min", "chunk.x chunk.y",
-    "chunk.z chunk.w", "O_rmem S_rmem", "half i", "piece next", "x y",
+    "is_last is_last_tile ends_q_tile", "turn next_turn", "blockIdx.x blockIdx.y blockIdx.z", "stage parity",
+    "fmaxf fminf", "max min", "chunk.x chunk.y", "chunk.z chunk.w", "O_rmem S_rmem", "half i", "piece next", "x y",
 )  # fmt: skip
 SIBLINGS = {name: [other for other in group.split() if other != name] for group in ALIKE for name in group.split()}
 # A call or an assignment that occupies a whole line.
