@@ -24,6 +24,7 @@ from ladder import check_writable, is_special, write_whole
 GRADING = (
     "--assignment --course --hidden --attempt --pass-mark --report --junit --with-gpu --unsandboxed --compile-seconds"
 )
+HIDDEN_VARIABLE = "FLASH_LADDER_HIDDEN"
 GOES_WITH = {
     "--grade": f"{GRADING} --gradescope",
     "--grade-dir": f"{GRADING} --out --share --jobs --archive --due --written --gradebook --column",
@@ -88,6 +89,31 @@ def file_name(text: str) -> Path:
     return Path(not_empty(text))
 
 
+def hidden_seed(file: Path | None, course: str) -> str:
+    """The seed of shapes and inputs: the text of the file, or the environment variable's, or the course's name.
+
+    It is never on a command line, which all users of a machine can list. Raises UsageError if the file cannot be read,
+    or either of them is empty.
+    """
+    if file is None:
+        seed = os.environ.get(HIDDEN_VARIABLE)
+        if seed is None:
+            return course
+        origin = HIDDEN_VARIABLE
+    else:
+        origin = f"--hidden {file}"
+        try:
+            seed = file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            why = getattr(error, "strerror", None) or "it is not UTF-8"
+            raise UsageError(
+                f"{origin}: {why}; it takes a file that contains the seed, so that no list of processes shows it"
+            ) from error
+    if not seed.strip():
+        raise UsageError(f"{origin} is empty; give it a seed, or leave it out")
+    return seed.strip()
+
+
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = Parser(prog="harness", description=__doc__)
     what = parser.add_mutually_exclusive_group(required=True)
@@ -99,7 +125,8 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     what.add_argument("--reference", metavar="ASSIGNMENT", type=not_empty, help="write its reference answer")
     parser.add_argument("--assignment", type=not_empty, help="swizzle, 06 or 06_swizzle")
     parser.add_argument("--course", help="the seed that varies the assignment for a course")
-    parser.add_argument("--hidden", type=not_empty, help="the seed of shapes and inputs (the course's)")
+    parser.add_argument("--hidden", metavar="FILE", type=file_name, help="a file that contains the seed of shapes and "
+                        f"inputs; or put the seed into {HIDDEN_VARIABLE} (the course's name)")  # fmt: skip
     parser.add_argument(
         "--attempt",
         metavar="N",
@@ -250,8 +277,7 @@ def carry_out(args: argparse.Namespace) -> int:
     if args.gpu_program:
         machine = dataclasses.replace(machine, gpu_grader=str(args.gpu_program))
     gpu = Gpu.of_machine(machine) if args.with_gpu else None
-    grader = Grader(machine, assignment, args.hidden if args.hidden is not None else args.course, gpu,
-                    args.attempt or 1)  # fmt: skip
+    grader = Grader(machine, assignment, hidden_seed(args.hidden, args.course), gpu, args.attempt or 1)
     if args.grade_dir:
         return report.grade_folder(grader, args)
     if not os.path.lexists(args.grade):

@@ -109,8 +109,9 @@ def test_a_class_of_60_gets_the_grades_that_are_predicted(tmp_path: Path, monkey
     folder.mkdir()
     for student in students:
         (folder / student.name).write_text(student.text)
-    out = tmp_path / "grades.csv"
-    arguments = ["--grade-dir", folder, "--assignment", "puzzles", "--course", COURSE, "--hidden", HIDDEN, "--out", out,
+    out, hidden = tmp_path / "grades.csv", tmp_path / "seed.txt"
+    hidden.write_text(HIDDEN)
+    arguments = ["--grade-dir", folder, "--assignment", "puzzles", "--course", COURSE, "--hidden", hidden, "--out", out,
                  "--build", BUILD, *(["--unsandboxed"] if why_not_isolated() else [])]  # fmt: skip
     monkeypatch.setattr(sys, "argv", ["harness", *map(str, arguments)])
     assert grade.main() == 0

@@ -240,15 +240,16 @@ def test_a_kernel_that_knows_the_shapes(grading: Grading) -> None:
     """It is right for the problem that it has seen, and other draws reveal it."""
     factor = re.search(r"(\d+) \* x", grading.text("--reference"))[1]
     telling = kernel(INDEX + 'if (i == 0) printf("%d ", n);', "#include <cstdio>")
-    sizes = grading.grade(telling, "--hidden", "seen")["printed"].split()
+    seen = ("--hidden", grading.seed("seen"))
+    sizes = grading.grade(telling, *seen)["printed"].split()
     assert len(set(sizes)) == 2
     for n in sizes:
-        part = grading.grade(kernel(INDEX + f"if (i < n && n == {n}) y[i] = {factor} * x[i];"), "--hidden", "seen")
+        part = grading.grade(kernel(INDEX + f"if (i < n && n == {n}) y[i] = {factor} * x[i];"), *seen)
         assert part["checks"][0]["points"] > 0 and part["score"] < 100, "it is right for one of the two"
     known = " || ".join(f"n == {n}" for n in sizes)
     cheat = kernel(INDEX + f"if (i < n && ({known})) y[i] = {factor} * x[i];")
-    assert grading.grade(cheat, "--hidden", "seen")["score"] == 100
-    scores = [grading.grade(cheat, "--hidden", f"not seen {i}")["score"] for i in range(3)]
+    assert grading.grade(cheat, *seen)["score"] == 100
+    scores = [grading.grade(cheat, "--hidden", grading.seed(f"not seen {i}"))["score"] for i in range(3)]
     assert min(scores) < 60
 
 

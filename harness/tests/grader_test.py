@@ -89,10 +89,29 @@ def test_a_finding_costs_though_the_output_is_right(grading: Grading) -> None:
 
 def test_the_same_file_gets_the_same_report(grading: Grading) -> None:
     source = with_body(grading, "  if (i < n) y[i] = x[i * 7 % n];")
-    first, second = (grading.grade(source, "--hidden", "h") for _ in range(2))
+    first, second = (grading.grade(source, "--hidden", grading.seed("h")) for _ in range(2))
     assert first == second
     assert first["hidden"] and "small, with a hidden seed\n" in first["shown"]
     assert not grading.grade(source)["hidden"]
+    grading.environment["FLASH_LADDER_HIDDEN"] = "h"
+    assert grading.grade(source) == first, "the variable takes the same seed"
+
+
+def test_a_hidden_seed_that_is_not_there(grading: Grading, tmp_path: Path) -> None:
+    empty = tmp_path / "empty.txt"
+    empty.write_text("\n")
+    (tmp_path / "binary.txt").write_bytes(b"\xff")
+    for file, said in (
+        ("no_such_file.txt", "--hidden no_such_file.txt: No such file or directory; it takes a file that contains the"),
+        (tmp_path, "Is a directory"),
+        (tmp_path / "binary.txt", "it is not UTF-8"),
+        (empty, f"--hidden {empty} is empty"),
+    ):
+        done = grading.run("--grade", "x.cu", "--assignment", "small", "--hidden", file)
+        assert done.returncode == 2 and said in done.stderr and len(done.stderr.splitlines()) == 1
+    grading.environment["FLASH_LADDER_HIDDEN"] = ""
+    done = grading.run("--grade", "x.cu", "--assignment", "small")
+    assert done.returncode == 2 and "FLASH_LADDER_HIDDEN is empty" in done.stderr
 
 
 def test_seeds_vary_what_is_asked_and_what_is_tried(grading: Grading) -> None:
@@ -595,7 +614,7 @@ def test_a_class_goes_on_where_it_was(grading: Grading, handed_in: Path) -> None
     assert all(path.stat().st_mtime_ns == kept[path] for path in kept), "nothing was graded again"
     assert rows(out)["late.cu"]["score"] == "100" and set(whole.splitlines()) < set(out.read_text().splitlines())
     # With a different seed, all files are graded again.
-    grading.run(*arguments, "--hidden", "other")
+    grading.run(*arguments, "--hidden", grading.seed("other"))
     assert len(list((grading.folder / "grades.csv.results").iterdir())) == 10
 
 
@@ -691,7 +710,7 @@ def test_shares_of_a_class_are_put_together(grading: Grading, handed_in: Path) -
         "OUT": out,
         "ASSIGNMENT": "swizzle",
         "COURSE": "c",
-        "HIDDEN": "h",
+        "FLASH_LADDER_HIDDEN": "h",
         "LADDER": ROOT,
     }
     environment = grading.environment | {name: str(value) for name, value in names.items()}
@@ -758,15 +777,14 @@ def test_the_autograder_for_gradescope(grading: Grading) -> None:
     """The zip, unpacked as Gradescope does, in an otherwise empty environment. setup.sh needs the network, so it is
     given this build instead."""
     recipe = ROOT / "harness" / "grader" / "recipes" / "gradescope"
-    packed = grading.folder / "autograder.zip"
-    assert subprocess.run([recipe / "build_zip", "swizzle", "c", "", packed], capture_output=True).returncode == 2
-    done = subprocess.run(
-        [recipe / "build_zip", "swizzle", "a course", "$(touch x)", packed], capture_output=True, text=True
-    )
+    build, packed = recipe / "build_zip", grading.folder / "autograder.zip"
+    assert subprocess.run([build, "swizzle", "c", "none.txt", packed], capture_output=True).returncode == 2
+    seed = grading.seed("$(touch x)")
+    done = subprocess.run([build, "swizzle", "a course", seed, packed], capture_output=True, text=True)
     if "not a git repository" in done.stderr:
         pytest.skip("this is no git repository")
     assert done.returncode == 0, done.stderr
-    misspelt = subprocess.run([recipe / "build_zip", "swizle", "a course", "h", grading.folder / "no.zip"],
+    misspelt = subprocess.run([build, "swizle", "a course", seed, grading.folder / "no.zip"],
                               capture_output=True, text=True)  # fmt: skip
     assert misspelt.returncode == 2 and "there is no assignment 'swizle'" in misspelt.stderr
     assert not (grading.folder / "no.zip").exists()

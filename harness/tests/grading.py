@@ -105,6 +105,12 @@ class Grading:
             [*command, *map(str, arguments)], capture_output=True, text=True, env=self.environment, check=False, **more
         )
 
+    def seed(self, text: str) -> str:
+        """The name of a file that contains a hidden seed."""
+        path = self.folder / "seed.txt"
+        path.write_text(f"{text}\n", encoding="utf-8")
+        return str(path)
+
     def text(self, what: str, course: str = "") -> str:
         """The output of --starter or --reference."""
         done = self.run(what, "small", "--course", course)

@@ -19,7 +19,9 @@ constexpr GradingFlag kGradingFlags[] = {
     {"--compare-courses", "A B", "Which assignments of course B the answers of course A would pass", true, 2},
     {"--assignment", "ASSIGNMENT", "A page of docs/assignments/: swizzle, 06 or 06_swizzle"},
     {"--course", "SEED", "Vary the assignment, so that no file of the ladder solves it"},
-    {"--hidden", "SEED", "Seed for the shapes and inputs of the tests (the course's seed)"},
+    {"--hidden", "FILE",
+     "File that contains the seed for the shapes and inputs of the tests; or put the seed into the environment variable "
+     "FLASH_LADDER_HIDDEN (the course's name)"},
     {"--attempt", "N", "The student's attempt: below the pass mark, N hints are shown (1)"},
     {"--pass-mark", "POINTS", "The points that pass (the assignment's)"},
     {"--report", "FILE", "Write the points as JSON"},
