@@ -6,7 +6,8 @@
             100 launches that must agree bit for bit (3 on the virtual GPU, which executes in the same order every
             time); on a GPU also a problem that fills it, and one of 1,080 query tiles, several of which go to every
             CTA of a persistent version, with one K/V tile and with five
-            of a version that solves any length: 1 row or key, and numbers of them next to multiples of the tiles
+            of a version that solves any length: 1 row or key, and numbers of them next to multiples of the tiles; if it
+            solves causal problems, the same with the mask
             batch 70,000 and heads 70,000: right, or refused with the limit
             the data of harness --data, only a few of which are in the first part
             30 heads of adversarial scores, drawn from seed 0: docs/numerics.md
@@ -27,7 +28,7 @@ import os
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,11 @@ def cases(c: Configuration, on_gpu: bool) -> list[Case]:
     ]
     if "any_length" in c.solves:
         found += any_length_cases(c)
+    if {"any_length", "causal"} <= c.solves:
+        found += [
+            replace(one, name=f"{one.name}, causal", problem=one.problem | {"causal": True})
+            for one in any_length_cases(c)
+        ]
     if on_gpu:  # on all SMs, so that CTAs run at the same time; 01 to 03 would take too long for more
         found.append(case(f"{launches} launches that fill the GPU", c, (2, 16, 1024, 1024), launches=launches))
         # Several query tiles for every CTA of a persistent version: four if an H200 runs two CTAs on each of its 132
@@ -149,8 +155,12 @@ def main() -> int:
     parser.add_argument("--large", action="store_true", help="tensors of more than 4 GiB; takes 30 GB of memory a job")
     parser.add_argument("--fuzz", type=int, metavar="N", help="only adversarial scores, drawn from N seeds")
     parser.add_argument("--dtype", choices=DTYPES, action="append", help="check only this type; may be repeated (all)")
-    parser.add_argument("--jobs", type=int, metavar="N", help="number of problems checked at a time (8; 2 for "
-                                                              "--large and the virtual GPU)")
+    parser.add_argument(
+        "--jobs",
+        type=int,
+        metavar="N",
+        help="number of problems checked at a time (8; 2 for --large and the virtual GPU)",
+    )
     parser.add_argument("--worker", help="worker program in the build folder (the device's)")
     arguments = parser.parse_args()
     on_gpu = arguments.device == "gpu"

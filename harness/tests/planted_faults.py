@@ -1466,6 +1466,52 @@ FAULTS += [
         "out_of_bounds",
         "Normalise and store O + 9",
     ),
+    Fault(
+        "the mask is aligned with the first key",
+        "causal",
+        "Row r of the query tile sees",
+        "row + 1 + args.seq_len_kv - args.seq_len",
+        "row + 1",
+    ),
+    Fault(
+        "a row does not see its own key",
+        "causal",
+        "Row r of the query tile sees",
+        "row + 1 + args.seq_len_kv",
+        "row + args.seq_len_kv",
+    ),
+    Fault(
+        "steps that the diagonal cuts are taken for whole ones",
+        "causal",
+        "All lanes must decide together",
+        "kv_row + kStepKV + kCut <= warp_end",
+        "kv_row + kStepKV + 0 * kCut <= warp_end",
+    ),
+    Fault(
+        "the maximum of a row that sees no key is -inf",
+        "causal",
+        "In each 16-row mma tile",
+        "-FLT_MAX",
+        "-INFINITY",
+    ),
+    Fault(
+        "a warp that is done releases no tiles",
+        "causal",
+        "A last tile without a middle",
+        "if (ring_tile > last_ring_tile) mbarrier_arrive(&empty[ring_tile % kStages]);",
+        "",
+        "deadlock",
+        "Copies the next tile after + 7",
+    ),
+    Fault(
+        "a warp that is done copies no tiles",
+        "causal",
+        "A last tile without a middle",
+        "if (ring_tile > last_ring_tile || (warp_end - 1) % kBlockKV < kBlockKV / 2)",
+        "if (ring_tile == last_ring_tile && (warp_end - 1) % kBlockKV < kBlockKV / 2)",
+        "deadlock",
+        "The first step + 1",
+    ),
 ]
 
 # Probes, not faults: these print a line for each row whose maximum changes when O is already relative to it, which is
