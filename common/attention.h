@@ -32,7 +32,7 @@ struct Tensor {
 };
 
 /// The argument of every kernel. It never grows: anything else about a problem is in ExtendedArgs (host/extended_args.h), from
-/// which a launch passes its kernel the fields that it needs. So a new field leaves the code of versions that ignore it alone.
+/// which a launch passes its kernel the fields that it needs. So a new field does not affect versions that ignore it.
 struct AttentionArgs {
   Tensor Q, K, V, O;
   int batch = 0;

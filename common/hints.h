@@ -7,7 +7,7 @@ namespace flash_ladder {
 /// the size of a line; it is 128 bytes on all GPUs so far. PTX ISA, "prefetch".
 __device__ inline void prefetch_to_L2(const void* gmem) { asm volatile("prefetch.global.L2 [%0];" ::"l"(gmem)); }
 
-/// Returns x but hides how it was computed; no instruction. So the first half of nvcc, which generates PTX, cannot
+/// Returns x but hides how it was computed, without an instruction. So the first half of nvcc, which emits PTX, cannot
 /// recompute it again and again to free its register. The second half, ptxas, is not bound by this.
 __device__ inline int keep_in_register(int x) {
   asm volatile("" : "+r"(x));

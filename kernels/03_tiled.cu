@@ -7,7 +7,7 @@
 //             and K are stored transposed, so that the values that a thread multiplies at one index of head_dim are
 //             neighbours. P passes through shared memory, from the threads that own S to the threads that own O.
 // Prediction  K and V are requested from L1 once per 64 queries instead of once per query, a 64th of the bytes. Each
-//             load from shared memory feeds 5 FFMAs in S and 16 in O, whereas a load of 02 feeds 4, and the shuffles
+//             load from shared memory feeds 5 FFMAs in S and 16 in O, whereas a load in 02 feeds 4, and the shuffles
 //             per key disappear: 4x in TFLOP/s.
 
 #include "convert.h"

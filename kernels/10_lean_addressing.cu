@@ -2,9 +2,9 @@
 //
 // Idea        Compute addresses once. The swizzle's XOR affects only bits of the column, so the position of a lane's
 //             chunk in the first fragment determines all others: fragment mma_k of K is at that offset ^ 16 mma_k, and
-//             its mma_n is 8 mma_n rows further on, a constant that the load instruction holds. That leaves three
+//             mma_n adds 8 mma_n rows, a constant that the load instruction holds as an immediate. That leaves three
 //             offsets per lane, for Q, K and V, each with ^ 0, 16, 32 and 48. Global pointers advance from copy to copy
-//             instead of being multiplied anew.
+//             instead of being recomputed with a multiplication.
 // Changed     The addresses in copy_tile() and the three load_…_fragments() functions, and the pointers to the K/V
 //             tiles, which now advance.
 // Prediction  Most of the IMAD, IADD3, LOP3 and SHF in the loop disappear, and so do the registers that held addresses:
@@ -40,10 +40,10 @@ __device__ int smem_offset(int row, int col) {
   return row * Traits::kHeadDim + chunk * kChunk + col % kChunk;
 }
 
-// The same for a fragment that starts at (row, col), both constants; lane_offset is what this lane reads of the
+// The same for a fragment that starts at (row, col), both constants; lane_offset is where this lane reads the
 // fragment at (0, 0). Rows are multiples of 8, so they do not affect the XOR and are added. Columns are multiples of
 // 16: within the 64 columns that the XOR permutes, they are applied as an XOR themselves; beyond those, they are added.
-// Whatever is added becomes part of the load instruction.
+// Whatever is added becomes an immediate in the load instruction.
 template <typename Traits>
 __device__ int fragment_offset(int lane_offset, int row, int col) {
   constexpr int kSwizzled = 8 * Traits::kChunk;  // columns that the XOR permutes

@@ -38,10 +38,10 @@ __device__ int smem_offset(int row, int col) {
   return row * Traits::kHeadDim + chunk * kChunk + col % kChunk;
 }
 
-// The same for a fragment that starts at (row, col), both constants; lane_offset is what this lane reads of the
+// The same for a fragment that starts at (row, col), both constants; lane_offset is where this lane reads the
 // fragment at (0, 0). Rows are multiples of 8, so they do not affect the XOR and are added. Columns are multiples of
 // 16: within the 64 columns that the XOR permutes, they are applied as an XOR themselves; beyond those, they are added.
-// Whatever is added becomes part of the load instruction.
+// Whatever is added becomes an immediate in the load instruction.
 template <typename Traits>
 __device__ int fragment_offset(int lane_offset, int row, int col) {
   constexpr int kSwizzled = 8 * Traits::kChunk;  // columns that the XOR permutes

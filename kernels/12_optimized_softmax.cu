@@ -1,17 +1,17 @@
 // 12 · optimized_softmax
 //
 // Idea        Softmax does not need the exact maximum: any number that keeps the exponentials in range gives the same
-//             result. So a row keeps an old maximum for as long as it will do, and looks for a new one only when a sum
+//             result. So a row keeps an old maximum for as long as it suffices, and looks for a new one only when a sum
 //             grows large. What remains per score is 2^(scale · S - row_max): one FFMA, since scale and row_max include
 //             the factor log2(e) that exp needs, one EX2, and one FADD for a sum that stays distributed over the four
 //             lanes of a row until the last tile.
 // Changed     The softmax: exponentials come first, relative to the old row_max; the search for the maximum and the
 //             rescaling of O are now in a branch that is taken for the first tile and rarely after it. P is no longer
-//             at most 1 but less than 4096, which 16 bits hold with as many digits.
+//             at most 1 but less than 4096, which a 16-bit type holds just as precisely.
 // Prediction  Per 32 keys and 32 rows, a warp saves 40 FMNMX, 16 SHFL, 40 FADD and 196 FMUL and executes 28 more FFMA:
 //             264 fewer of some 600 instructions in the loop. The mmas leave the issue slots idle half of the time, but
 //             the chain from the last mma of S to the first of P V gets shorter, too: 1.15x. Rows whose scores keep
-//             growing fast take the branch again and again, and get slower than in 11.
+//             growing fast take the branch again and again, and are slower than in 11.
 
 #include "convert.h"
 #include "ptx.h"
@@ -30,7 +30,7 @@ struct Traits {
   static constexpr int kNumWarps = 4;
   static constexpr int kMmaM = kBlockQ / (kNumWarps * 16);  // 16-row mma tiles that a warp owns: here 2
   // If a lane's sum of P reaches this, the row needs a new maximum. Below it, each P is far from 65,504, the largest
-  // fp16; any limit up to there would do.
+  // fp16 number; any limit up to that would do.
   static constexpr float kMostSum = 4096;
   static constexpr int kSmemBytes = (kBlockQ + 2 * kBlockKV) * kHeadDim * sizeof(Element);  // Q, K and V
   static_assert(kBlockQ == kNumWarps * kMmaM * 16, "each warp owns whole mma tiles");
@@ -46,10 +46,10 @@ __device__ int smem_offset(int row, int col) {
   return row * Traits::kHeadDim + chunk * kChunk + col % kChunk;
 }
 
-// The same for a fragment that starts at (row, col), both constants; lane_offset is what this lane reads of the
+// The same for a fragment that starts at (row, col), both constants; lane_offset is where this lane reads the
 // fragment at (0, 0). Rows are multiples of 8, so they do not affect the XOR and are added. Columns are multiples of
 // 16: within the 64 columns that the XOR permutes, they are applied as an XOR themselves; beyond those, they are added.
-// Whatever is added becomes part of the load instruction.
+// Whatever is added becomes an immediate in the load instruction.
 template <typename Traits>
 __device__ int fragment_offset(int lane_offset, int row, int col) {
   constexpr int kSwizzled = 8 * Traits::kChunk;  // columns that the XOR permutes
@@ -116,7 +116,7 @@ __device__ inline float group_sum(float x) {
 
 // Computes P = 2^(scale · S - row_max), rounded to 16 bits, and this lane's sums of it. Two neighbouring accumulators of
 // S, 16 rows × 16 keys, become one fragment A of P V: each lane already holds the elements that it needs. Returns whether
-// all sums are below kMostSum, which an infinity or a NaN is not.
+// all sums are below kMostSum; infinities and NaNs are not.
 template <typename Traits>
 __device__ bool exponentials(std::uint32_t (&P_rmem)[Traits::kMmaM][Traits::kBlockKV / 16][4],
                              float (&new_sum)[Traits::kMmaM][2],

@@ -5,7 +5,7 @@
 //             the threads that have read it (empty). Tiles go round a ring of buffers, so one warp can be ahead of another.
 // Changed     The copies: K and V of a tile go to one buffer of the ring, in the middle of the previous tile. Waits for
 //             full and empty replace __syncthreads() in the loop. A tile has 64 keys, which are read in two steps of
-//             32, because S and P have no registers for more. A second configuration has eight warps.
+//             32, because there are no registers for a larger S and P. A second configuration has eight warps.
 // Prediction  Barrier stalls disappear from the loop. But the two CTAs of an SM were out of step already: while one
 //             waited, the other had work. 1.08x.
 
@@ -28,7 +28,7 @@ struct Traits {
   static constexpr int kNumWarps = kNumWarps_;
   static constexpr int kMmaM = kBlockQ / (kNumWarps * 16);  // 16-row mma tiles that a warp owns: here 2
   // If a lane's sum of P reaches this, the row needs a new maximum. Below it, each P is far from 65,504, the largest
-  // fp16; any limit up to there would do.
+  // fp16 number; any limit up to that would do.
   static constexpr float kMostSum = 4096;
   static constexpr int kStageSize = 2 * kBlockKV * kHeadDim;  // elements in a stage: K and V
   // Q, the ring, and two barriers of 8 bytes per stage.
@@ -48,10 +48,10 @@ __device__ int smem_offset(int row, int col) {
   return row * Traits::kHeadDim + chunk * kChunk + col % kChunk;
 }
 
-// The same for a fragment that starts at (row, col), both constants; lane_offset is what this lane reads of the
+// The same for a fragment that starts at (row, col), both constants; lane_offset is where this lane reads the
 // fragment at (0, 0). Rows are multiples of 8, so they do not affect the XOR and are added. Columns are multiples of
 // 16: within the 64 columns that the XOR permutes, they are applied as an XOR themselves; beyond those, they are added.
-// Whatever is added becomes part of the load instruction.
+// Whatever is added becomes an immediate in the load instruction.
 template <typename Traits>
 __device__ int fragment_offset(int lane_offset, int row, int col) {
   constexpr int kSwizzled = 8 * Traits::kChunk;  // columns that the XOR permutes
@@ -118,7 +118,7 @@ __device__ inline float group_sum(float x) {
 
 // Computes P = 2^(scale · S - row_max), rounded to 16 bits, and this lane's sums of it. Two neighbouring accumulators of
 // S, 16 rows × 16 keys, become one fragment A of P V: each lane already holds the elements that it needs. Returns whether
-// all sums are below kMostSum, which an infinity or a NaN is not.
+// all sums are below kMostSum; infinities and NaNs are not.
 template <typename Traits>
 __device__ bool exponentials(std::uint32_t (&P_rmem)[Traits::kMmaM][Traits::kStepKV / 16][4],
                              float (&new_sum)[Traits::kMmaM][2],

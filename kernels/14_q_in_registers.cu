@@ -4,7 +4,7 @@
 //             S, softmax and P V can be as small as one mma allows: 16 keys. S then takes 16 registers and P 8. The
 //             freed registers, with the last spare ones, hold all fragments of Q, which 13 reloads in every step.
 // Changed     The size of a step. Q and O no longer pass through shared memory: a lane loads and stores 16 bytes of a
-//             row, and the four lanes of a row exchange them for fragments. The ring gets the space of Q: three stages,
+//             row, and the four lanes of a row exchange them for fragments. The ring takes Q's space: three stages,
 //             or two of 128 keys, which eight warps share. (13's eight warps gain nothing, because their Q fills 64 KB.)
 //             The parts need each other: only small steps leave registers for Q, and only Q's space makes room for the ring.
 // Prediction  Q's fragments were a third of the fragment reads: 0.125 instead of 0.188 cycles of shared memory per
@@ -31,7 +31,7 @@ struct Traits {
   static constexpr int kMmaM = kBlockQ / (kNumWarps * 16);    // 16-row mma tiles that a warp owns: here 2
   static constexpr int kStageSize = 2 * kBlockKV * kHeadDim;  // elements in a stage: K and V
   // If a lane's sum of P reaches this, the row needs a new maximum. Below it, each P is far from 65,504, the largest
-  // fp16; any limit up to there would do.
+  // fp16 number; any limit up to that would do.
   static constexpr float kMostSum = 4096;
   // The ring, and two barriers of 8 bytes per stage.
   static constexpr int kSmemBytes = kStages * kStageSize * sizeof(Element) + kStages * 2 * 8;
@@ -50,10 +50,10 @@ __device__ int smem_offset(int row, int col) {
   return row * Traits::kHeadDim + chunk * kChunk + col % kChunk;
 }
 
-// The same for a fragment that starts at (row, col), both constants; lane_offset is what this lane reads of the
+// The same for a fragment that starts at (row, col), both constants; lane_offset is where this lane reads the
 // fragment at (0, 0). Rows are multiples of 8, so they do not affect the XOR and are added. Columns are multiples of
 // 16: within the 64 columns that the XOR permutes, they are applied as an XOR themselves; beyond those, they are added.
-// Whatever is added becomes part of the load instruction.
+// Whatever is added becomes an immediate in the load instruction.
 template <typename Traits>
 __device__ int fragment_offset(int lane_offset, int row, int col) {
   constexpr int kSwizzled = 8 * Traits::kChunk;  // columns that the XOR permutes
@@ -128,7 +128,7 @@ __device__ inline void transpose_in_group(uint4& v, int lane_id) {
 
 // Computes P = 2^(scale · S - row_max), rounded to 16 bits, and this lane's sums of it. Two neighbouring accumulators of
 // S, 16 rows × 16 keys, become one fragment A of P V: each lane already holds the elements that it needs. Returns whether
-// all sums are below kMostSum, which an infinity or a NaN is not.
+// all sums are below kMostSum; infinities and NaNs are not.
 template <typename Traits>
 __device__ bool exponentials(std::uint32_t (&P_rmem)[Traits::kMmaM][Traits::kStepKV / 16][4],
                              float (&new_sum)[Traits::kMmaM][2],

@@ -3,10 +3,10 @@
 // Idea        When a CTA starts, its warps wait for memory; when it ends, they wait for the last one. With one CTA per SM,
 //             nothing else fills these gaps. So launch only as many CTAs as run at a time, and let each take query tile
 //             after query tile. The ring never runs dry, since the next query tile's first K and V follow this one's last.
-// Changed     The grid, and an outer loop over query tiles. K/V tiles are numbered through all query tiles. The next
+// Changed     The grid, and an outer loop over query tiles. K/V tiles are numbered across all query tiles. The next
 //             rows of Q are prefetched into L2 while the last K/V tile is read, and loaded while O is being stored.
-// Prediction  Nothing changes in the loop over K/V tiles. The start and the end of a CTA disappear, which take as long for
-//             a short sequence as for a long one: 1.02x at 4096, and at 512, where they are an eighth of the time, 1.1x.
+// Prediction  Nothing changes in the loop over K/V tiles. The start and end of a CTA, as long for a short sequence
+//             as for a long one, disappear: 1.02x at 4096, and at 512, where they are an eighth of the time, 1.1x.
 
 #include <algorithm>
 
@@ -31,7 +31,7 @@ struct Traits {
   static constexpr int kMmaM = kBlockQ / (kNumWarps * 16);    // 16-row mma tiles that a warp owns: here 2
   static constexpr int kStageSize = 2 * kBlockKV * kHeadDim;  // elements in a stage: K and V
   // If a lane's sum of P reaches this, the row needs a new maximum. Below it, each P is far from 65,504, the largest
-  // fp16; any limit up to there would do.
+  // fp16 number; any limit up to that would do.
   static constexpr float kMostSum = 4096;
   // The ring, and two barriers of 8 bytes per stage.
   static constexpr int kSmemBytes = kStages * kStageSize * sizeof(Element) + kStages * 2 * 8;
@@ -51,10 +51,10 @@ __device__ int smem_offset(int row, int col) {
   return row * Traits::kHeadDim + chunk * kChunk + col % kChunk;
 }
 
-// The same for a fragment that starts at (row, col), both constants; lane_offset is what this lane reads of the
+// The same for a fragment that starts at (row, col), both constants; lane_offset is where this lane reads the
 // fragment at (0, 0). Rows are multiples of 8, so they do not affect the XOR and are added. Columns are multiples of
 // 16: within the 64 columns that the XOR permutes, they are applied as an XOR themselves; beyond those, they are added.
-// Whatever is added becomes part of the load instruction.
+// Whatever is added becomes an immediate in the load instruction.
 template <typename Traits>
 __device__ int fragment_offset(int lane_offset, int row, int col) {
   constexpr int kSwizzled = 8 * Traits::kChunk;  // columns that the XOR permutes
@@ -129,7 +129,7 @@ __device__ inline void transpose_in_group(uint4& v, int lane_id) {
 
 // Computes P = 2^(scale · S - row_max), rounded to 16 bits, and this lane's sums of it. Two neighbouring accumulators of
 // S, 16 rows × 16 keys, become one fragment A of P V: each lane already holds the elements that it needs. Returns whether
-// all sums are below kMostSum, which an infinity or a NaN is not.
+// all sums are below kMostSum; infinities and NaNs are not.
 template <typename Traits>
 __device__ bool exponentials(std::uint32_t (&P_rmem)[Traits::kMmaM][Traits::kStepKV / 16][4],
                              float (&new_sum)[Traits::kMmaM][2],
@@ -179,7 +179,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
   std::uint64_t* empty = full + kStages;                                                  // [kStages]: read by all
 
   // A row of a query tile's head, in Q, K, V or O. Query tiles are numbered head by head, then batch entry by batch entry.
-  const int q_tiles_per_head = args.seq_len / kBlockQ;  // of one head; q_tile counts through all of them
+  const int q_tiles_per_head = args.seq_len / kBlockQ;  // of one head; q_tile is numbered across all heads
   const auto row_of = [&](const Tensor& tensor, int q_tile, int row) {
     return tensor.row<Element>(q_tile / q_tiles_per_head / args.heads, q_tile / q_tiles_per_head % args.heads, row);
   };
@@ -237,7 +237,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
 
   // For each of this CTA's query tiles:
   const int num_kv_tiles = args.seq_len_kv / kBlockKV;
-  int ring_tile = 0;  // counts K/V tiles through all query tiles
+  int ring_tile = 0;  // counts K/V tiles across all query tiles
 #pragma unroll 1
   for (int q_tile = blockIdx.x; q_tile < num_q_tiles; q_tile += gridDim.x) {
     const int next_q_tile = q_tile + gridDim.x;
@@ -365,7 +365,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
       mbarrier_arrive(&empty[stage]);
     }
 
-    // S no longer needs this Q: load the next one while O is finished. At the end, the same Q is loaded again without
+    // S no longer needs this Q: load the next one while finishing O. At the end, the same Q is loaded again without
     // effect: with an `if`, the old chunks would have to stay in 64 registers throughout the loop.
     load_Q(is_last ? q_tile : next_q_tile);
 

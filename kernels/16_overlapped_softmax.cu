@@ -3,7 +3,7 @@
 // Idea        Hide the rest of the softmax. It has had few instructions since 12, but in 15 a warp feeds nothing to the
 //             tensor cores while it executes them, nor while it waits at both ends of its two short runs of mmas, S and P
 //             V. The P V of one step and S of the next do not depend on each other: back to back, they form one run of 64
-//             mmas without a gap, during which the scheduler's other warp computes its softmax. Then the two change places.
+//             mmas without a gap, during which the scheduler's other warp computes its softmax. Then they swap roles.
 // Changed     The loop is rotated: it begins with O += P V of the previous step, then come S and the softmax of its own
 //             step. A tile's buffer is free one step later, so the larger tile is the first choice. A parameter that is
 //             always 0 forces the compiler to keep the order, and V_lane is kept in its register as well.
@@ -32,7 +32,7 @@ struct Traits {
   static constexpr int kMmaM = kBlockQ / (kNumWarps * 16);    // 16-row mma tiles that a warp owns: here 2
   static constexpr int kStageSize = 2 * kBlockKV * kHeadDim;  // elements in a stage: K and V
   // If a lane's sum of P reaches this, the row needs a new maximum. Below it, each P is far from 65,504, the largest
-  // fp16; any limit up to there would do.
+  // fp16 number; any limit up to that would do.
   static constexpr float kMostSum = 4096;
   // The ring, and two barriers of 8 bytes per stage.
   static constexpr int kSmemBytes = kStages * kStageSize * sizeof(Element) + kStages * 2 * 8;
@@ -52,10 +52,10 @@ __device__ int smem_offset(int row, int col) {
   return row * Traits::kHeadDim + chunk * kChunk + col % kChunk;
 }
 
-// The same for a fragment that starts at (row, col), both constants; lane_offset is what this lane reads of the
+// The same for a fragment that starts at (row, col), both constants; lane_offset is where this lane reads the
 // fragment at (0, 0). Rows are multiples of 8, so they do not affect the XOR and are added. Columns are multiples of
 // 16: within the 64 columns that the XOR permutes, they are applied as an XOR themselves; beyond those, they are added.
-// Whatever is added becomes part of the load instruction.
+// Whatever is added becomes an immediate in the load instruction.
 template <typename Traits>
 __device__ int fragment_offset(int lane_offset, int row, int col) {
   constexpr int kSwizzled = 8 * Traits::kChunk;  // columns that the XOR permutes
@@ -130,7 +130,7 @@ __device__ inline void transpose_in_group(uint4& v, int lane_id) {
 
 // Computes P = 2^(scale · S - row_max), rounded to 16 bits, and this lane's sums of it. Two neighbouring accumulators of
 // S, 16 rows × 16 keys, become one fragment A of P V: each lane already holds the elements that it needs. Returns whether
-// all sums are below kMostSum, which an infinity or a NaN is not.
+// all sums are below kMostSum; infinities and NaNs are not.
 template <typename Traits>
 __device__ bool exponentials(std::uint32_t (&P_rmem)[Traits::kMmaM][Traits::kStepKV / 16][4],
                              float (&new_sum)[Traits::kMmaM][2],
@@ -180,7 +180,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
   std::uint64_t* empty = full + kStages;                                                  // [kStages]: read by all
 
   // A row of a query tile's head, in Q, K, V or O. Query tiles are numbered head by head, then batch entry by batch entry.
-  const int q_tiles_per_head = args.seq_len / kBlockQ;  // of one head; q_tile counts through all of them
+  const int q_tiles_per_head = args.seq_len / kBlockQ;  // of one head; q_tile is numbered across all heads
   const auto row_of = [&](const Tensor& tensor, int q_tile, int row) {
     return tensor.row<Element>(q_tile / q_tiles_per_head / args.heads, q_tile / q_tiles_per_head % args.heads, row);
   };
@@ -238,7 +238,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
 
   // For each of this CTA's query tiles:
   const int num_kv_tiles = args.seq_len_kv / kBlockKV;
-  int first_ring_tile = 0;  // number of this query tile's first K/V tile, counted through all query tiles
+  int first_ring_tile = 0;  // number of this query tile's first K/V tile, counted across all query tiles
 #pragma unroll 1
   for (int q_tile = blockIdx.x; q_tile < num_q_tiles; q_tile += gridDim.x) {
     const int next_q_tile = q_tile + gridDim.x;
@@ -370,7 +370,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
 
       // P V of the previous step, and S of this one. The compiler may reorder independent mmas, and prefers to begin with S,
       // for which the softmax waits. So S pretends to need a result of O += P V: `zero` is 0, which only the launcher knows,
-      // and K's fragments are not loaded before an mma of O is done. Most other results would do.
+      // and K's fragments are not loaded before an mma of O is done. Most other elements of O would do as well.
       finish_step();
       static_assert(kHeadDim / 8 > 9);
       start_step(stage * kStageSize + kv_row % kBlockKV * kHeadDim, __float_as_int(O_rmem[0][9][3]) & zero);

@@ -25,7 +25,7 @@ __device__ inline void cluster_sync() {
 
 /// One arrival at the barrier at this address in the shared memory of another CTA of the cluster, or of this one. It signals to
 /// the other CTA that this thread has finished reading; it does not make this thread's writes visible there. Its scope is the CTA,
-/// as in CUTLASS (ClusterBarrier::arrive): strictly by the memory model, it counts in the other CTA and orders nothing there. With
+/// as in CUTLASS (ClusterBarrier::arrive): strictly by the memory model, it counts in the other CTA but orders nothing there. With
 /// .cluster, the arrival waits until all writes have reached L2. PTX ISA, "mapa" and "mbarrier.arrive", .shared::cluster.
 __device__ inline void mbarrier_arrive_at(std::uint64_t* barrier, int rank) {
   asm volatile(

@@ -42,7 +42,7 @@ __device__ void copy_registers(std::uint32_t (&to)[kM][kN], const std::uint32_t 
 }
 
 // The wgmmas: D [64][n] = A [64][32] B [32][n], plus D if `accumulate`. D is laid out as for 16-bit numbers. A is in registers:
-// A[0] holds columns 4 · (lane_id % 4) to + 3 of row lane_id / 4; A[1] those of the row 8 further on; A[2] and A[3] columns +
+// A[0] holds columns 4 · (lane_id % 4) + 0…3 of row lane_id / 4; A[1] those of the row 8 further on; A[2] and A[3] columns +
 // 16. B is in shared memory. PTX ISA, "wgmma.mma_async", .e4m3, and "Register Fragments for wgmma.mma_async.m64nNk32".
 #define FLASH_LADDER_D(n) "+f"(D[n][0]), "+f"(D[n][1]), "+f"(D[n][2]), "+f"(D[n][3])
 #define FLASH_LADDER_D_64                                                                                           \

@@ -12,7 +12,7 @@
 namespace flash_ladder {
 
 /// Starts copying the box [2][rows][64] that begins at (row, 0) of one head of one batch entry to smem, a multiple of
-/// 1,024. Rows beyond the last arrive as zeros. When the box has arrived, its bytes, zeros included, count at the barrier.
+/// 1,024. Rows beyond the last arrive as zeros. When the box has arrived, the barrier counts its bytes, zeros included.
 /// One thread calls this. PTX ISA, "cp.async.bulk.tensor", .shared::cluster.global .mbarrier::complete_tx::bytes.
 __device__ inline void tma_load(void* smem, const CUtensorMap& map, int row, int head, int batch,
                                 std::uint64_t* barrier) {

@@ -23,7 +23,7 @@ __device__ void keep_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 
-/// Waits until others have released enough; from then on each thread has kRegisters. PTX ISA, "setmaxnreg", .inc.
+/// Waits until other warpgroups have released enough; then each thread has kRegisters. PTX ISA, "setmaxnreg", .inc.
 template <int kRegisters>
 __device__ void take_registers() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));

@@ -53,7 +53,7 @@ __device__ inline std::uint64_t advance(std::uint64_t descriptor, int bytes) { r
 
 /// Accumulators and fragments belong to the wgmmas that use them from wgmma_fence() to the wait. The compiler does not
 /// know this: it regards each asm statement as finished when it is issued. As far as it knows, registers named here,
-/// before the fence and after the wait, are read and written, so nothing that uses them crosses this line. No instruction.
+/// before the fence and after the wait, are read and written, so nothing that uses them crosses this line. Emits no code.
 template <int kM, int kN>
 __device__ void pin(float (&registers)[kM][kN]) {
 #pragma unroll
@@ -84,7 +84,7 @@ __device__ void wgmma_wait() {
 }
 
 // The wgmmas: D [64][n] = A [64][16] B [16][n], plus D if `accumulate`. Warp w of the warpgroup has rows 16 w to 16 w + 15.
-// A lane holds the same elements of D and A as in mma_m16n8k16 (ptx.h), with one D for each eight columns: D[mma_n][…]. So
+// A lane holds the same elements of D and A as in mma_m16n8k16 (ptx.h), with one D per eight columns: D[mma_n][…]. So
 // two neighbouring D[mma_n] of S become an A of P V, as they do there. PTX ISA, "wgmma.mma_async", "Register Fragments for
 // wgmma.mma_async.m64nNk16".
 // The registers of D as operands, and their numbers in the text of the instruction.

@@ -19,7 +19,7 @@ struct ExtendedArgs : AttentionArgs {
   // reads; nullptr if they are not e4m3.
   const float* scales = nullptr;
   // [batch][heads][seq_len], in device memory: where to write L, the natural logarithm of the sum of exp(S) over all keys that a
-  // row sees; -inf for a row that sees none. nullptr: not wanted.
+  // row sees; -inf for a row that sees none. nullptr: not requested.
   float* log_sum_exp = nullptr;
 };
 

@@ -1,7 +1,7 @@
 // How a kernel file describes its version: one statement at its end adds it to the list of all versions (host/versions.h).
 //
 // Nothing in common/host/ reaches a kernel, so it is not part of a version's code hash (harness/source/kernel_source.h). Texts
-// are const char* because nvcc reads a header once per architecture and once for the host; <string> was a quarter of that.
+// are const char*: nvcc parses a header per architecture and for the host, and <string> took a quarter of that time.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -71,7 +71,7 @@ enum class Architecture {
            // Features")
 };
 
-/// What a version solves beyond the plain problem. Other problems are refused, with the name of what is missing here.
+/// What a version solves beyond the plain problem. Other problems are refused, with a message that names the field.
 struct Solves {
   bool causal = false;       // AttentionProblem::causal, true as well as false
   bool any_length = false;   // seq_len and seq_len_kv that are not multiples of the tiles

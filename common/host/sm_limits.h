@@ -58,7 +58,7 @@ inline constexpr std::array<SmLimits, 4> kSmLimits = {{
      .l2_bytes = 50 << 20},
 }};
 
-/// These are the same for all of them.
+/// These limits are the same for all compute capabilities.
 constexpr int kMaxThreadsPerCta = 1024;
 constexpr int kMaxBlockX = 1024, kMaxBlockY = 1024, kMaxBlockZ = 64;
 constexpr int kMaxGridX = 2147483647, kMaxGridYZ = 65535;

@@ -30,7 +30,7 @@ struct RegistersOfAThread {
                 "kBlockKV, or more warps");
 };
 
-/// Rejects traits that need more than there is. A version that keeps S and O elsewhere has few rows per warp, and passes.
+/// Rejects traits that no SM can hold. A version that keeps S and O elsewhere has few rows per warp, and passes.
 template <typename Traits, int kStepKV>
 constexpr void check_limits() {
   (void)SharedMemoryOfACta<static_cast<int>(Traits::kSmemBytes), most_smem_per_cta()>();

@@ -32,7 +32,7 @@ struct Traits {
   static constexpr int kMmaM = kBlockQ / (kNumWarps * 16);    // 16-row mma tiles that a warp owns: here 2
   static constexpr int kStageSize = 2 * kBlockKV * kHeadDim;  // elements in a stage: K and V
   // If a lane's sum of P reaches this, the row needs a new maximum. Below it, each P is far from 65,504, the largest
-  // fp16; any limit up to there would do.
+  // fp16 number; any limit up to that would do.
   static constexpr float kMostSum = 4096;
   // The ring, and two barriers of 8 bytes per stage.
   static constexpr int kSmemBytes = kStages * kStageSize * sizeof(Element) + kStages * 2 * 8;
@@ -52,10 +52,10 @@ __device__ int smem_offset(int row, int col) {
   return row * Traits::kHeadDim + chunk * kChunk + col % kChunk;
 }
 
-// The same for a fragment that starts at (row, col), both constants; lane_offset is what this lane reads of the
+// The same for a fragment that starts at (row, col), both constants; lane_offset is where this lane reads the
 // fragment at (0, 0). Rows are multiples of 8, so they do not affect the XOR and are added. Columns are multiples of
 // 16: within the 64 columns that the XOR permutes, they are applied as an XOR themselves; beyond those, they are added.
-// Whatever is added becomes part of the load instruction.
+// Whatever is added becomes an immediate in the load instruction.
 template <typename Traits>
 __device__ int fragment_offset(int lane_offset, int row, int col) {
   constexpr int kSwizzled = 8 * Traits::kChunk;  // columns that the XOR permutes
@@ -131,7 +131,7 @@ __device__ inline void transpose_in_group(uint4& v, int lane_id) {
 
 // Computes P = 2^(scale · S - row_max), rounded to 16 bits, and this lane's sums of it. Two neighbouring accumulators of
 // S, 16 rows × 16 keys, become one fragment A of P V: each lane already holds the elements that it needs. Returns whether
-// all sums are below kMostSum, which an infinity or a NaN is not.
+// all sums are below kMostSum; infinities and NaNs are not.
 template <typename Traits>
 __device__ bool exponentials(std::uint32_t (&P_rmem)[Traits::kMmaM][Traits::kStepKV / 16][4],
                              float (&new_sum)[Traits::kMmaM][2],
@@ -182,7 +182,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
   std::uint64_t* empty = full + kStages;                                                  // [kStages]: read by all
 
   // A row of a query tile's head, in Q, K, V or O. Query tiles are numbered head by head, then batch entry by batch entry.
-  const int q_tiles_per_head = (args.seq_len - 1) / kBlockQ + 1;  // of one head; q_tile counts through all of them
+  const int q_tiles_per_head = (args.seq_len - 1) / kBlockQ + 1;  // of one head; q_tile is numbered across all heads
   const auto row_of = [&](const Tensor& tensor, int q_tile, int row) {
     return tensor.row<Element>(q_tile / q_tiles_per_head / args.heads, q_tile / q_tiles_per_head % args.heads, row);
   };
@@ -246,7 +246,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
 
   // For each of this CTA's query tiles:
   const int num_kv_tiles = (args.seq_len_kv - 1) / kBlockKV + 1;
-  int first_ring_tile = 0;  // number of this query tile's first K/V tile, counted through all query tiles
+  int first_ring_tile = 0;  // number of this query tile's first K/V tile, counted across all query tiles
 #pragma unroll 1
   for (int q_tile = blockIdx.x; q_tile < num_q_tiles; q_tile += gridDim.x) {
     const int next_q_tile = q_tile + gridDim.x;
@@ -281,8 +281,8 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
     std::uint32_t V_rmem[2][2][2];                 // [buffer][mma_n % 2][B]: the first piece of V
     int V_step;                                    // this lane's first chunk of the step's V
     // The first half of a step: S and its softmax. `offset` is where the step's keys and values begin in K_smem and V_smem.
-    // Multiples of 8 rows may be added before the XOR, which only moves chunks within a row. `tie` is 0. `keys` exist from the
-    // step's first on.
+    // Multiples of 8 rows may be added before the XOR, which only moves chunks within a row. `tie` is 0. `keys` is the
+    // number of keys that exist from the step's first one on.
     const auto start_step = [&](int offset, int tie, int keys) {
       const int K_step = (K_lane + offset) ^ tie;  // this lane's first chunk of the step's K
       V_step = V_lane + offset;
@@ -390,7 +390,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
 
       // P V of the previous step, and S of this one. The compiler may reorder independent mmas, and prefers to begin with S,
       // for which the softmax waits. So S pretends to need a result of O += P V: `zero` is 0, which only the launcher knows,
-      // and K's fragments are not loaded before an mma of O is done. Most other results would do.
+      // and K's fragments are not loaded before an mma of O is done. Most other elements of O would do as well.
       finish_step();
       static_assert(kHeadDim / 8 > 9);
       start_step(stage * kStageSize + kv_row % kBlockKV * kHeadDim, __float_as_int(O_rmem[0][9][3]) & zero,
@@ -400,7 +400,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
     // Load the next Q while O is finished. At the end, this Q is reloaded without effect: an `if` would cost 64 registers.
     load_Q(is_last ? q_tile : next_q_tile);
     finish_step();
-    // A last tile without a middle.
+    // A last tile without a middle: copy the next one now.
     if ((args.seq_len_kv - 1) % kBlockKV < kBlockKV / 2) copy_next(first_ring_tile + num_kv_tiles - 1, args.seq_len_kv);
     first_ring_tile += num_kv_tiles;
     mbarrier_arrive(&empty[(first_ring_tile - 1) % kStages]);

@@ -1,7 +1,7 @@
 // 18 · tma
 //
 // Idea        Hopper has a unit that copies tiles, TMA. One thread names a box of a tensor and its destination in
-//             shared memory; TMA computes the addresses, swizzles, and signals to a barrier how many bytes have come.
+//             shared memory; TMA computes addresses, swizzles, and signals to a barrier how many bytes have arrived.
 //             In 17, every thread issues 32 copies per tile, each with an address, and all of this delays the softmax.
 // Changed     The copies: the launcher creates tensor maps, thread 0 issues the copies, and mbarriers that count bytes
 //             replace cp.async groups. The tensor cores see what TMA writes, so no fence is needed. The rest is as in 17.
@@ -151,7 +151,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
   const int q_row = blockIdx.x * kBlockQ, head = blockIdx.y, batch = blockIdx.z;
   const int warp_id = threadIdx.x / 32, lane_id = threadIdx.x % 32;
 
-  // A barrier's phase ends when the thread that issues the copy has arrived and the announced bytes have come.
+  // A barrier's phase ends when the thread that issues the copy has arrived and the announced bytes have been copied.
   if (threadIdx.x == 0) {
     mbarrier_init(Q_full, 1);
     for (int stage = 0; stage < kStages; ++stage) {

@@ -164,7 +164,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
   const int q_row = blockIdx.x * kBlockQ, head = blockIdx.y, batch = blockIdx.z;
   const int warp_id = uniform_warp_id(), lane_id = threadIdx.x % 32;
 
-  // A phase of `full` ends when the thread that issues the copy has arrived and the announced bytes have come; a phase of
+  // A phase of `full` ends when the issuing thread has arrived and the announced bytes have been copied; a phase of
   // `empty` ends when each warp that computes has arrived.
   if (threadIdx.x == 0) {
     mbarrier_init(Q_full, 1);

@@ -184,7 +184,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
   const auto batch_of = [&](int q_tile) { return q_tile / q_tiles_per_head / args.heads; };
   const int warp_id = uniform_warp_id(), lane_id = threadIdx.x % 32;
 
-  // A phase of `full` ends when the thread that issues the copy has arrived and the announced bytes have come; a phase of
+  // A phase of `full` ends when the issuing thread has arrived and the announced bytes have been copied; a phase of
   // `empty` ends when each warp that computes has arrived or, for Q, each warpgroup.
   if (threadIdx.x == 0) {
     for (int buffer = 0; buffer < 2; ++buffer) {

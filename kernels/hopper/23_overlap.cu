@@ -186,7 +186,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
   const auto batch_of = [&](int q_tile) { return q_tile / q_tiles_per_head / args.heads; };
   const int warp_id = uniform_warp_id(), lane_id = threadIdx.x % 32;
 
-  // A phase of `full` ends when the thread that issues the copy has arrived and the announced bytes have come; a phase of
+  // A phase of `full` ends when the issuing thread has arrived and the announced bytes have been copied; a phase of
   // `empty` ends when each warp that computes has arrived or, for Q, each warpgroup.
   if (threadIdx.x == 0) {
     for (int buffer = 0; buffer < 2; ++buffer) {
@@ -290,13 +290,13 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
     const bool is_last = ends_q_tile && q_tile + gridDim.x >= num_q_tiles;
     const bool is_stored = kv_tile == 0 && q_tile >= gridDim.x;  // the previous query tile's O, a step ago
     if (ends_q_tile) {
-      if (is_stored) release_Q(Q_buffer ^ 1);  // a query tile of one step: otherwise the next Q never arrives
+      if (is_stored) release_Q(Q_buffer ^ 1);  // a query tile of one step: otherwise, the next Q would never arrive
       Q_next.advance();
       if (!is_last) wait(&Q_full[Q_next.stage], Q_next.parity);
     }
 
     // S = Q Kᵀ, and O += P V. Then wait only for S.
-    // After the last step, this S is computed from whatever the buffers hold, and is not used: cheaper than a branch.
+    // After the last step, this S is computed from whatever the buffers hold, and is not used.
     if (!is_last) wait(&K_full[K_next.stage], K_next.parity);
     pin(O_rmem);
     pin(P_rmem);

@@ -38,7 +38,7 @@ struct Traits {
   static constexpr int kQSize = kBlockQ * kHeadDim;    // elements
   static constexpr int kKVSize = kBlockKV * kHeadDim;  // elements in a tile of K or V
   // If a lane's sum of exponentials reaches this, the row needs a new maximum. Below it, each exponential is far from
-  // 65,504, the largest fp16; any limit up to there would do.
+  // 65,504, the largest fp16 number; any limit up to that would do.
   static constexpr float kMostSum = 4096;
   static constexpr int kNumBarriers = 4 + 4 * kStages;
   static constexpr int kSmemBytes = (2 * kQSize + 2 * kStages * kKVSize) * sizeof(Element) + kNumBarriers * 8;
@@ -112,11 +112,11 @@ __device__ void start_PV(float (&O_rmem)[Traits::kHeadDim / 8][4], std::uint32_t
 // The reference for a query tile's first exponentials, in place of a maximum. Scores around 0 give exponentials around 8.
 constexpr float kFirstGuess = -3;
 
-// Online softmax: computes exponentials 2^(scale · S - row_max), and new_sum, this lane's sums of them. All sums must be
-// below kMostSum, which an infinity or a NaN is not. Relative to a guess, a lane's exponentials must also be at least 1 on
-// average: then one of them is 1 or more, so the guess is not above the row's maximum, and fp16, which ends at 2^-24, loses no
-// more than relative to the maximum. Otherwise, row_max becomes the maximum, and they are computed again. Returns whether they
-// were; if so, all sums so far, and O, have to be multiplied by `rescale`.
+// Online softmax: computes exponentials 2^(scale · S - row_max), and new_sum, this lane's sums of them. All sums must
+// be below kMostSum; infinities and NaNs are not. Relative to a guess, a lane's exponentials must also be at least 1 on
+// average: then one of them is 1 or more, so the guess is not above the row's maximum, and fp16, which ends at 2^-24,
+// loses no more than it would relative to the maximum. Otherwise, row_max becomes the maximum, and the exponentials are
+// computed again. Returns whether they were; if so, all sums so far, and O, have to be multiplied by `rescale`.
 template <typename Traits>
 __device__ bool softmax(float (&exp_rmem)[Traits::kBlockKV / 8][4], const float (&S_rmem)[Traits::kBlockKV / 8][4],
                         float (&row_max)[2], float (&new_sum)[2], float (&rescale)[2], float scale, bool is_first) {
@@ -206,7 +206,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
   const auto batch_of = [&](int q_tile) { return q_tile / q_tiles_per_head / args.heads; };
   const int warp_id = uniform_warp_id(), lane_id = threadIdx.x % 32;
 
-  // A phase of `full` ends when the thread that issues the copy has arrived and the announced bytes have come; a phase of
+  // A phase of `full` ends when the issuing thread has arrived and the announced bytes have been copied; a phase of
   // `empty` ends when each warp that computes has arrived or, for Q, each warpgroup.
   if (threadIdx.x == 0) {
     for (int buffer = 0; buffer < 2; ++buffer) {
@@ -248,8 +248,8 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
     };
     const auto copy_K = [&](int q_tile, int kv_tile) { copy(K_next, K_smem, K_full, K_empty, K_map, q_tile, kv_tile); };
     const auto copy_V = [&](int q_tile, int kv_tile) { copy(V_next, V_smem, V_full, V_empty, V_map, q_tile, kv_tile); };
-    // V is copied one step after K, because it is used one step later. Tiles are visited from the last one on, kv_stride
-    // further each time and round the end; the stride shares no factor with their number, so each is visited once.
+    // V is copied one step after K, because it is used one step later. Visits begin with the last tile and advance by
+    // kv_stride each time, wrapping round; the stride is coprime to the number of tiles, so each is visited once.
     int last_kv_tile = 0;
     for (int q_tile = blockIdx.x; q_tile < num_q_tiles; q_tile += gridDim.x) {
       copy_Q(q_tile);
@@ -285,7 +285,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
   float S_rmem[kBlockKV / 8][4];                  // [mma_n][D]
   float exp_rmem[kBlockKV / 8][4];                // [mma_n][D], its exponentials
   std::uint32_t P_rmem[kBlockKV / 16][4];         // [mma_k][A]
-  float row_max[2] = {kFirstGuess, kFirstGuess};  // [half], maximum m of scale · S at some step, or a guess
+  float row_max[2] = {kFirstGuess, kFirstGuess};  // [half], maximum m of scale · S when last computed, or a guess
   float row_sum[2], new_sum[2];  // [half], this lane's sums of 2^(scale · S - row_max): so far, this tile
   float rescale[2];              // [half], r
 
@@ -332,13 +332,13 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
     const bool is_partial = (ends_q_tile ? 0 : kv_tile + 1) == partial_tile;  // the next tile of K
     const bool is_stored = kv_tile == 0 && q_tile >= gridDim.x;               // the previous query tile's O, a step ago
     if (ends_q_tile) {
-      if (is_stored) release_Q(Q_buffer ^ 1);  // a query tile of one step: otherwise the next Q never arrives
+      if (is_stored) release_Q(Q_buffer ^ 1);  // a query tile of one step: otherwise, the next Q would never arrive
       Q_next.advance();
       if (!is_last) wait(&Q_full[Q_next.stage], Q_next.parity);
     }
 
     // S = Q Kᵀ, and O += P V. Then wait only for S.
-    // After the last step, this S is computed from whatever the buffers hold, and is not used: cheaper than a branch.
+    // After the last step, this S is computed from whatever the buffers hold, and is not used.
     if (!is_last) wait(&K_full[K_next.stage], K_next.parity);
     named_barrier_sync(turn, 256);
     pin(O_rmem);
@@ -432,7 +432,7 @@ cudaError_t launch(const AttentionArgs& args, cudaStream_t stream) {
   const int num_q_tiles = (args.seq_len + Traits::kBlockQ - 1) / Traits::kBlockQ * args.heads * args.batch;
   const int grid = std::min(num_q_tiles, num_sms);
   const float scale = args.softmax_scale * 1.44269504f;  // log2(e): exp(softmax_scale · S) = 2^(scale · S)
-  // Multiples of the golden ratio spread evenly. A stride without a common factor makes the visits complete.
+  // Multiples of the golden ratio spread evenly. A stride coprime to the number of tiles reaches all of them.
   const int num_kv_tiles = (args.seq_len_kv + Traits::kBlockKV - 1) / Traits::kBlockKV;
   int kv_stride = std::max(1, static_cast<int>(0.618 * num_kv_tiles));
   while (std::gcd(kv_stride, num_kv_tiles) != 1) ++kv_stride;

@@ -177,7 +177,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
   const auto batch_of = [&](int q_tile) { return q_tile / q_tiles_per_head / args.heads; };
   const int warp_id = uniform_warp_id(), lane_id = threadIdx.x % 32;
 
-  // A phase of `full` ends when the thread that issues the copy has arrived and the announced bytes have come; a phase of
+  // A phase of `full` ends when the issuing thread has arrived and the announced bytes have been copied; a phase of
   // `empty` ends when each warp that computes has arrived.
   if (threadIdx.x == 0) {
     mbarrier_init(Q_full, 1);
@@ -284,7 +284,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
     }
 
     // S = Q Kᵀ, and O += P V. Then wait only for S.
-    // After the last step, this S is computed from whatever the buffers hold, and is not used: cheaper than a branch.
+    // After the last step, this S is computed from whatever the buffers hold, and is not used.
     if (!is_last) wait(&K_full[K_next.stage], K_next.parity);
     pin(O_rmem);
     pin(P_rmem);

@@ -5,7 +5,7 @@
 //             brings its largest element near 448: S is multiplied by the scales of Q and K, O by the scale of V.
 // Changed     wgmma takes 8-bit operands only K-major, which V is not: the three warps beside the producer transpose it, with its
 //             keys in the order in which a lane has P. They also give it a column of ones, so that P V includes the sums of P as
-//             rounded. P reaches up to 448 and no further, so a row's first tile has its true maximum. Q is in registers, as in
+//             rounded. P reaches 448 and no further, so a row's first tile uses the true maximum. Q is in registers, as in
 //             q_fragments; O is twice as wide and has its own buffer; the consumers do not alternate. The rest is as in 27.
 // Prediction  A tile of 192 x 64 keeps the tensor cores busy for 792 clocks instead of 1,536, the exponential unit for 768
 //             as before, and shared memory for about 700. They run concurrently, so 1.7x of 27 at 4096 and more at 16,384.
@@ -182,7 +182,7 @@ __device__ bool softmax(std::uint32_t (&P_rmem)[Traits::kBlockKV / 32][4],
         row_max[half] = new_max;                               // m
       }
     }
-    std::uint32_t bits = 0;  // the highest bit of a byte: there was a 448, 0x7e
+    std::uint32_t bits = 0;  // a byte's highest bit is set if there was a 448, 0x7e
 #pragma unroll
     for (int mma_k = 0; mma_k < Traits::kBlockKV / 32; ++mma_k)
 #pragma unroll
@@ -194,7 +194,7 @@ __device__ bool softmax(std::uint32_t (&P_rmem)[Traits::kBlockKV / 32][4],
         P_rmem[mma_k][i] = pack_e4m3(exp(0), exp(1), exp(2), exp(3));
         bits |= P_rmem[mma_k][i] + 0x02020202;
       }
-    // All lanes must decide together, because the maximum takes shuffles.
+    // All lanes must decide together, because finding the maximum takes shuffles.
     if (redo || __all_sync(0xffffffff, (bits & 0x80808080) == 0)) return redo;
   }
 }
@@ -241,7 +241,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
   const auto batch_of = [&](int q_tile) { return q_tile / q_tiles_per_head / args.heads; };
   const int warp_id = uniform_warp_id(), lane_id = threadIdx.x % 32;
 
-  // A phase of `full` ends when the thread that issues the copy has arrived and the announced bytes have come; a phase of
+  // A phase of `full` ends when the issuing thread has arrived and the announced bytes have been copied; a phase of
   // `empty` ends when each warp that reads has arrived, and one of Vt's `full` when each warp that transposes has.
   if (threadIdx.x == 0) {
     mbarrier_init(Q_full, 1);
@@ -387,7 +387,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
     }
 
     // S = Q Kᵀ, and O += P V. Then wait only for S.
-    // After the last step, this S is computed from whatever the buffers hold, and is not used: cheaper than a branch.
+    // After the last step, this S is computed from whatever the buffers hold, and is not used.
     if (!is_last) wait(&K_full[K_next.stage], K_next.parity);
     pin(O_rmem);
     pin(P_rmem);
@@ -411,8 +411,8 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
     Vt_next.advance();
     copy_registers(P_rmem, next_P);
 
-    // The sum of this step's P. It does not stay with O: an 8-bit wgmma cuts off its addends after about 14 bits,
-    // counted from the largest, so a sum of thousands of P would cut off each further one.
+    // The sum of this step's P. It does not stay with O: an 8-bit wgmma truncates its addends about 14 bits
+    // below the largest, so each P added to a sum of thousands would be truncated.
     float* const sums = O_rmem[kHeadDim / 8];
     row_sum[0] = kv_tile > 0 ? row_sum[0] + sums[0] : sums[0];
     row_sum[1] = kv_tile > 0 ? row_sum[1] + sums[2] : sums[2];

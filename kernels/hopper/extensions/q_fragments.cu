@@ -6,7 +6,7 @@
 //             exponentials, P, O and Q would need more than 240. The second configuration has the same tile, but keeps
 //             Q in shared memory. The rest is as in 27.
 // Prediction  A wgmma reads shared memory while it multiplies, so what 14 saved is saved already: no difference from
-//             the second configuration. Tiles of 96 keys mean more steps than 128 and more bytes than 192 rows: 0.97x.
+//             the second configuration. Fewer keys than 128 mean more steps, and fewer rows than 192 more bytes: 0.97x.
 
 #include <algorithm>
 
@@ -38,7 +38,7 @@ struct Traits {
   static constexpr int kQSize = kBlockQ * kHeadDim;    // elements
   static constexpr int kKVSize = kBlockKV * kHeadDim;  // elements in a tile of K or V
   // If a lane's sum of exponentials reaches this, the row needs a new maximum. Below it, each exponential is far from
-  // 65,504, the largest fp16; any limit up to there would do.
+  // 65,504, the largest fp16 number; any limit up to that would do.
   static constexpr float kMostSum = 4096;
   static constexpr int kNumBarriers = 4 + 4 * kStages;
   static constexpr int kSmemBytes = (2 * kQSize + 2 * kStages * kKVSize) * sizeof(Element) + kNumBarriers * 8;
@@ -129,11 +129,11 @@ __device__ void start_PV(float (&O_rmem)[Traits::kHeadDim / 8][4], std::uint32_t
 // The reference for a query tile's first exponentials, in place of a maximum. Scores around 0 give exponentials around 8.
 constexpr float kFirstGuess = -3;
 
-// Online softmax: computes exponentials 2^(scale · S - row_max), and new_sum, this lane's sums of them. All sums must be
-// below kMostSum, which an infinity or a NaN is not. Relative to a guess, a lane's exponentials must also be at least 1 on
-// average: then one of them is 1 or more, so the guess is not above the row's maximum, and fp16, which ends at 2^-24, loses no
-// more than relative to the maximum. Otherwise, row_max becomes the maximum, and they are computed again. Returns whether they
-// were; if so, all sums so far, and O, have to be multiplied by `rescale`.
+// Online softmax: computes exponentials 2^(scale · S - row_max), and new_sum, this lane's sums of them. All sums must
+// be below kMostSum; infinities and NaNs are not. Relative to a guess, a lane's exponentials must also be at least 1 on
+// average: then one of them is 1 or more, so the guess is not above the row's maximum, and fp16, which ends at 2^-24,
+// loses no more than it would relative to the maximum. Otherwise, row_max becomes the maximum, and the exponentials are
+// computed again. Returns whether they were; if so, all sums so far, and O, have to be multiplied by `rescale`.
 template <typename Traits>
 __device__ bool softmax(float (&exp_rmem)[Traits::kBlockKV / 8][4], const float (&S_rmem)[Traits::kBlockKV / 8][4],
                         float (&row_max)[2], float (&new_sum)[2], float (&rescale)[2], float scale, bool is_first) {
@@ -223,7 +223,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
   const auto batch_of = [&](int q_tile) { return q_tile / q_tiles_per_head / args.heads; };
   const int warp_id = uniform_warp_id(), lane_id = threadIdx.x % 32;
 
-  // A phase of `full` ends when the thread that issues the copy has arrived and the announced bytes have come; a phase of
+  // A phase of `full` ends when the issuing thread has arrived and the announced bytes have been copied; a phase of
   // `empty` ends when each warp that computes has arrived or, for Q, each warpgroup.
   if (threadIdx.x == 0) {
     for (int buffer = 0; buffer < 2; ++buffer) {
@@ -298,7 +298,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
   float S_rmem[kBlockKV / 8][4];                  // [mma_n][D]
   float exp_rmem[kBlockKV / 8][4];                // [mma_n][D], its exponentials
   std::uint32_t P_rmem[kBlockKV / 16][4];         // [mma_k][A]
-  float row_max[2] = {kFirstGuess, kFirstGuess};  // [half], maximum m of scale · S at some step, or a guess
+  float row_max[2] = {kFirstGuess, kFirstGuess};  // [half], maximum m of scale · S when last computed, or a guess
   float row_sum[2], new_sum[2];  // [half], this lane's sums of 2^(scale · S - row_max): so far, this tile
   float rescale[2];              // [half], r
 
@@ -345,14 +345,14 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
     const bool is_partial = (ends_q_tile ? 0 : kv_tile + 1) == partial_tile;  // the next tile of K
     const bool is_stored = kv_tile == 0 && q_tile >= gridDim.x;               // the previous query tile's O, a step ago
     if (ends_q_tile) {
-      if (is_stored) release_Q(Q_buffer ^ 1);  // a query tile of one step: otherwise the next Q never arrives
+      if (is_stored) release_Q(Q_buffer ^ 1);  // a query tile of one step: otherwise, the next Q would never arrive
       Q_next.advance();
       if (!is_last) wait(&Q_full[Q_next.stage], Q_next.parity);
       if (Traits::kQInRegisters && !is_last) load_Q<Traits>(Q_rmem, Q_next_smem());
     }
 
     // S = Q Kᵀ, and O += P V. Then wait only for S.
-    // After the last step, this S is computed from whatever the buffers hold, and is not used: cheaper than a branch.
+    // After the last step, this S is computed from whatever the buffers hold, and is not used.
     if (!is_last) wait(&K_full[K_next.stage], K_next.parity);
     named_barrier_sync(turn, 256);
     pin(O_rmem);
