@@ -26,11 +26,11 @@ struct Traits {
   static constexpr int kChunk = 16 / sizeof(Element);  // elements in 16 bytes, the most that a thread moves at once
   static constexpr int kChunksPerRow = kHeadDim / kChunk;
   static constexpr int kNumWarps = kNumWarps_;
-  static constexpr int kMmaM = kBlockQ / (kNumWarps * 16);  // 16-row mma tiles that a warp owns: here 2
+  static constexpr int kMmaM = kBlockQ / (kNumWarps * 16);    // 16-row mma tiles that a warp owns: here 2
+  static constexpr int kStageSize = 2 * kBlockKV * kHeadDim;  // elements in a stage: K and V
   // If a lane's sum of P reaches this, the row needs a new maximum. Below it, each P is far from 65,504, the largest
   // fp16 number; any limit up to that would do.
   static constexpr float kMostSum = 4096;
-  static constexpr int kStageSize = 2 * kBlockKV * kHeadDim;  // elements in a stage: K and V
   // Q, the ring, and two barriers of 8 bytes per stage.
   static constexpr int kSmemBytes = (kBlockQ * kHeadDim + kStages * kStageSize) * sizeof(Element) + kStages * 2 * 8;
   static_assert(kBlockQ == kNumWarps * kMmaM * 16, "each warp owns whole mma tiles");

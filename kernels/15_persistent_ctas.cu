@@ -277,8 +277,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
 #pragma unroll 1
       for (int step_row = 0; step_row < kBlockKV; step_row += kStepKV) {
         // Multiples of 8 rows may be added before the XOR, which only moves chunks within a row.
-        const int K_step =
-            K_lane + stage * kStageSize + step_row * kHeadDim;  // this lane's first chunk of the step's K
+        const int K_step = K_lane + stage * kStageSize + step_row * kHeadDim;  // this lane's first chunk of its K
         const int V_step = V_lane + stage * kStageSize + step_row * kHeadDim;  // and of its V
 
         // In the middle of a tile, copy the next one, which may be the first for the next query tile. Its buffer holds an

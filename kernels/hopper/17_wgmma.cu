@@ -37,7 +37,7 @@ struct Traits {
 // tile, [2][kRows][64]. The XOR is the 128-byte swizzle; hopper/wgmma.h has the picture.
 template <int kRows>
 __device__ int smem_offset(int row, int col) {
-  constexpr int kCols = 64, kChunk = 8;  // a row of kCols is 128 bytes, which the XOR permutes in chunks of 16
+  constexpr int kCols = 64, kChunk = 8;  // a row is 128 bytes; the XOR permutes its chunks of 16
   const int chunk = ((col / kChunk) ^ row) % 8;
   return col / kCols * kRows * kCols + row * kCols + chunk * kChunk + col % kChunk;
 }

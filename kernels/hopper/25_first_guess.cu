@@ -44,8 +44,7 @@ struct Traits {
 // The offset of element (row, col) of a warpgroup's 64 rows of O in shared memory, counted in elements, [2][64][64].
 // The XOR is the 128-byte swizzle; hopper/wgmma.h has the picture.
 __device__ inline int smem_offset(int row, int col) {
-  constexpr int kRows = 64, kCols = 64,
-                kChunk = 8;  // a row of kCols is 128 bytes, which the XOR permutes in chunks of 16
+  constexpr int kRows = 64, kCols = 64, kChunk = 8;  // a row is 128 bytes; the XOR permutes its chunks of 16
   const int chunk = ((col / kChunk) ^ row) % 8;
   return col / kCols * kRows * kCols + row * kCols + chunk * kChunk + col % kChunk;
 }
@@ -312,8 +311,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
       if (!is_last) wait(&Q_full[Q_next.stage], Q_next.parity);
     }
 
-    // S = Q Kᵀ, and O += P V. Then wait only for S.
-    // After the last step, this S is computed from whatever the buffers hold, and is not used.
+    // S = Q Kᵀ, and O += P V. Then wait only for S. After the last step, this S is not used.
     if (!is_last) wait(&K_full[K_next.stage], K_next.parity);
     pin(O_rmem);
     pin(P_rmem);

@@ -3,8 +3,7 @@
 // Idea        As in multicast, the two CTAs of a cluster take two query tiles of one head, and TMA writes each tile of
 //             K and V into the shared memory of both; here each has three consumers. So K and V are read from L2 once
 //             for 384 query rows, whereas multicast reads them once for 256 and 27 once for 192.
-// Changed     Which CTA copies, and where a release goes: a buffer is empty when the warps of both CTAs have read it.
-//             The rest is as in 29.
+// Changed     Which CTA copies, and where a release goes: a buffer is empty when both CTAs' warps have read it. Else as in 29.
 // Prediction  Half as many bytes come from L2, which raises the clock at the power limit; but six warpgroups now wait for the
 //             slowest of them at each tile, and a head's last pair may have a tile without rows: 1.00x at 4096, 1.02x at 16,384.
 
@@ -50,8 +49,7 @@ struct Traits {
 // The offset of element (row, col) of a warpgroup's 64 rows of O in shared memory, counted in elements, [2][64][64].
 // The XOR is the 128-byte swizzle; hopper/wgmma.h has the picture.
 __device__ inline int smem_offset(int row, int col) {
-  constexpr int kRows = 64, kCols = 64,
-                kChunk = 8;  // a row of kCols is 128 bytes, which the XOR permutes in chunks of 16
+  constexpr int kRows = 64, kCols = 64, kChunk = 8;  // a row is 128 bytes; the XOR permutes its chunks of 16
   const int chunk = ((col / kChunk) ^ row) % 8;
   return col / kCols * kRows * kCols + row * kCols + chunk * kChunk + col % kChunk;
 }
@@ -382,8 +380,7 @@ __global__ void __cluster_dims__(Traits::kCluster) __launch_bounds__(Traits::kNu
       if (!is_last) wait(&Q_full[Q_next.stage], Q_next.parity);
     }
 
-    // S = Q Kᵀ, and O += P V. Then wait only for S.
-    // After the last step, this S is computed from whatever the buffers hold, and is not used.
+    // S = Q Kᵀ, and O += P V. Then wait only for S. After the last step, this S is not used.
     if (!is_last) wait(&K_full[K_next.stage], K_next.parity);
     named_barrier_sync(turn, 256);
     pin(O_rmem);
@@ -398,7 +395,6 @@ __global__ void __cluster_dims__(Traits::kCluster) __launch_bounds__(Traits::kNu
     K_next.advance();
 
     if (is_stored && !ends_q_tile) release_Q(Q_buffer ^ 1);  // the last O: by now this need not wait
-
     if (is_partial) mask();
 
     // Online softmax. Rows of the next query tile start afresh.

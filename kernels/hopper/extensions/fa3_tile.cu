@@ -283,8 +283,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
       if (!is_last) wait(Q_full, Q_next.parity);
     }
 
-    // S = Q Kᵀ, and O += P V. Then wait only for S.
-    // After the last step, this S is computed from whatever the buffers hold, and is not used.
+    // S = Q Kᵀ, and O += P V. Then wait only for S. After the last step, this S is not used.
     if (!is_last) wait(&K_full[K_next.stage], K_next.parity);
     pin(O_rmem);
     pin(P_rmem);
