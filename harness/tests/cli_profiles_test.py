@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from cli import BUILD, H200, KERNELS, NAMES, ROOT, RTX_4080, Cli
 from jsonschema import ValidationError
+from recordings import as_if_of_these_sources
 from schemas import validate_fp8_error, validate_peers, validate_peers_by_data, validate_profile, validate_tuning
 from stale_recordings import stale_recordings
 
@@ -243,6 +244,7 @@ def test_a_step_is_of_figures_that_were_measured_in_the_same_way(cli: Cli) -> No
 def test_peers_are_shown(cli: Cli) -> None:
     cli.tflops = {"07": 168.15}
     shutil.copytree(ROOT / "profiles/h200", cli.profiles / "h200", dirs_exist_ok=True)
+    as_if_of_these_sources(cli.profiles)
     peers = json.loads((cli.profiles / "h200/peers.json").read_text(encoding="utf-8"))
     listed = json.loads(cli("--list", "--json", "-").out)["versions"]
     code_hash = next(version["code_hash"] for version in listed if version["kernel"] == "07")

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from cli import AMPERE, H200, KERNELS, NAMES, NUMBERS, RTX_4080, Cli
+from recordings import as_if_of_these_sources
 
 K = "--kernel"
 
@@ -70,6 +71,7 @@ def test_flags_reach_the_worker(cli: Cli) -> None:
 def test_other_data_are_named_and_compared_with_nothing_recorded(cli: Cli) -> None:
     """The recordings and peers of profiles/h200 are for normal data."""
     shutil.copytree(Path(__file__).parents[2] / "profiles/h200", cli.profiles / "h200")
+    as_if_of_these_sources(cli.profiles)
     normal = cli(K, "07")
     assert "head_dim 128, fp16; normal data" in normal.words and "TFLOP/s by --record on NVIDIA H200)" in normal.words
     assert "Peers" in normal.out and "Busy" in normal.out

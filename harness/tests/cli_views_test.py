@@ -15,6 +15,7 @@ from browser import needs_chromium, visit
 from cli import BUILD, ROOT, Cli, Outcome
 from cli_profiles_test import sustained
 from cli_terminal_test import lines_on_a_terminal
+from recordings import as_if_of_these_sources
 from schemas import validate_comparison, validate_ncu, validate_recordings, validate_results
 
 K = "--kernel"
@@ -29,6 +30,7 @@ def recorded(cli: Cli) -> Cli:
     cli.profiles.rmdir()
     for folder in ("h200", "emulator"):
         shutil.copytree(ROOT / "profiles" / folder, cli.profiles / folder)
+    as_if_of_these_sources(cli.profiles)
     cli.emulator_worker = BUILD / "harness-worker-emulator"
     return cli
 
