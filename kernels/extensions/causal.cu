@@ -34,7 +34,7 @@ struct Traits {
   static constexpr int kMmaM = kBlockQ / (kNumWarps * 16);    // 16-row mma tiles that a warp owns: here 2
   static constexpr int kStageSize = 2 * kBlockKV * kHeadDim;  // elements in a stage: K and V
   // If a lane's sum of P reaches this, the row needs a new maximum. Below it, each P is far from 65,504, the largest
-  // fp16; any limit up to there would do.
+  // fp16 number; any limit up to that would do.
   static constexpr float kMostSum = 4096;
   // The ring, and two barriers of 8 bytes per stage.
   static constexpr int kSmemBytes = kStages * kStageSize * sizeof(Element) + kStages * 2 * 8;
@@ -54,10 +54,10 @@ __device__ int smem_offset(int row, int col) {
   return row * Traits::kHeadDim + chunk * kChunk + col % kChunk;
 }
 
-// The same for a fragment that starts at (row, col), both constants; lane_offset is what this lane reads of the
+// The same for a fragment that starts at (row, col), both constants; lane_offset is where this lane reads the
 // fragment at (0, 0). Rows are multiples of 8, so they do not affect the XOR and are added. Columns are multiples of
 // 16: within the 64 columns that the XOR permutes, they are applied as an XOR themselves; beyond those, they are added.
-// Whatever is added becomes part of the load instruction.
+// Whatever is added becomes an immediate in the load instruction.
 template <typename Traits>
 __device__ int fragment_offset(int lane_offset, int row, int col) {
   constexpr int kSwizzled = 8 * Traits::kChunk;  // columns that the XOR permutes
@@ -133,7 +133,7 @@ __device__ inline void transpose_in_group(uint4& v, int lane_id) {
 
 // Computes P = 2^(scale · S - row_max), rounded to 16 bits, and this lane's sums of it. Two neighbouring accumulators of
 // S, 16 rows × 16 keys, become one fragment A of P V: each lane already holds the elements that it needs. Returns whether
-// all sums are below kMostSum, which an infinity or a NaN is not.
+// all sums are below kMostSum; infinities and NaNs are not.
 template <typename Traits>
 __device__ bool exponentials(std::uint32_t (&P_rmem)[Traits::kMmaM][Traits::kStepKV / 16][4],
                              float (&new_sum)[Traits::kMmaM][2],
@@ -183,7 +183,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
   std::uint64_t* full = reinterpret_cast<std::uint64_t*>(K_smem + kStages * kStageSize);  // [kStages]: copied
   std::uint64_t* empty = full + kStages;                                                  // [kStages]: read by all
 
-  // The head of a query tile, counted through all batch entries, and its first row. Query tiles are numbered head by head;
+  // The head of a query tile, counted across all batch entries, and its first row. Query tiles are numbered head by head;
   // if causal, from the last tile of every head, which sees the most keys, to the first of every head.
   const int q_tiles_per_head = (args.seq_len - 1) / kBlockQ + 1, num_heads = args.heads * args.batch;
   const auto head_of = [&](int q_tile) { return kCausal ? q_tile % num_heads : q_tile / q_tiles_per_head; };
@@ -253,7 +253,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
   copy_KV_tile(0, 0);
 
   // For each of this CTA's query tiles:
-  int first_ring_tile = 0;  // number of this query tile's first K/V tile, counted through all query tiles
+  int first_ring_tile = 0;  // number of this query tile's first K/V tile, counted across all query tiles
 #pragma unroll 1
   for (int q_tile = blockIdx.x, next_q_tile; q_tile < num_q_tiles; q_tile = next_q_tile) {
     // If causal, the CTA that had the longest of as many tiles as there are CTAs has the shortest of the next ones.
@@ -412,7 +412,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
 
       // P V of the previous step, and S of this one. The compiler may reorder independent mmas, and prefers to begin with S,
       // for which the softmax waits. So S pretends to need a result of O += P V: `zero` is 0, which only the launcher knows,
-      // and K's fragments are not loaded before an mma of O is done. Most other results would do.
+      // and K's fragments are not loaded before an mma of O is done. Most other elements of O would do as well.
       finish_step();
       static_assert(kHeadDim / 8 > 9);
       start_step(stage * kStageSize + kv_row % kBlockKV * kHeadDim, __float_as_int(O_rmem[0][9][3]) & zero, kv_row);
