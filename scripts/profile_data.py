@@ -217,7 +217,7 @@ def load_device(device: str, dtype: str = "fp16") -> Device:
                 date=profile["date"],
                 recorded=_fastest(standard),
                 watts_recorded=[watts for result in standard if (watts := result.get("load", {}).get("power_watts"))],
-                in_regimes=[_beside_peers(regime, kernel.kernel, profile["code_hash"]) for regime in regimes],
+                in_regimes=[_beside_peers(regime, kernel.kernel, profile) for regime in regimes],
             )
         )
 
@@ -267,15 +267,17 @@ def _regime(name: str, regime: dict[str, Any]) -> Regime:
     return Regime(name, regime["run"], versions, [], peers, ceilings, dates)
 
 
-def _beside_peers(regime: Regime, kernel: str, code_hash: str) -> Speeds:
-    """The regime's results for this text of the code; otherwise for its only text, marked in `earlier`."""
-    versions = regime.versions
+def _beside_peers(regime: Regime, kernel: str, profile: dict[str, Any]) -> Speeds:
+    """The regime's results for the profile's text of the code; otherwise for its only text, marked in `earlier` unless
+    they are newer than the profile."""
+    versions, code_hash = regime.versions, profile["code_hash"]
     if (kernel, code_hash) in versions:
         return versions[kernel, code_hash]
     of_other_texts = [speeds for (name, _), speeds in versions.items() if name == kernel]
     if len(of_other_texts) != 1:
         return Speeds()
-    regime.earlier.append(kernel)
+    if (of_other_texts[0].date or "") < profile["date"]:
+        regime.earlier.append(kernel)
     return of_other_texts[0]
 
 

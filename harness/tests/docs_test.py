@@ -541,15 +541,23 @@ def test_a_new_figure_makes_all_docs_out_of_date(tree: Path) -> None:
 
 
 def test_a_run_beside_the_peers_of_an_earlier_text_is_marked(tree: Path) -> None:
-    def other_code(document: dict) -> None:
-        for found in document["regimes"].values():
-            found["versions"][0]["code_hash"] = "sha256:" + "1" * 64
+    def of_other_code(date: str) -> Callable[[dict], None]:
+        def change(document: dict) -> None:
+            for found in document["regimes"].values():
+                found["versions"][0] |= {"code_hash": "sha256:" + "1" * 64, "date": date}
 
-    edit(tree / "profiles" / "h200" / "peers.json", other_code)
+        return change
+
+    edit(tree / "profiles" / "h200" / "peers.json", of_other_code("2026-01-30T12:00:00Z"))
     assert outdated(tree) == ["docs/results.md"]
     assert run(tree, "update_docs.py").returncode == 0
     assert any("02_online_softmax.md) (earlier text) |" in line for line in results_of(tree, "sustained h200"))
-    assert "| NVIDIA H200 | sustained (earlier text) | 2026-02-03 | 02 |" in results_of(tree, "dates")
+    assert "| NVIDIA H200 | sustained (earlier text) | 2026-01-30 | 02 |" in results_of(tree, "dates")
+
+    # If it is newer than the profile, it is the profile that belongs to an earlier text.
+    edit(tree / "profiles" / "h200" / "peers.json", of_other_code("2026-02-03T12:00:00Z"))
+    assert run(tree, "update_docs.py").returncode == 0
+    assert not any("(earlier text)" in line for line in results_of(tree, "sustained h200"))
 
 
 def test_the_table_by_data(tree: Path) -> None:
