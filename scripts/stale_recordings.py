@@ -18,15 +18,21 @@ from typing import Any
 from ladder import HARNESS, ROOT
 
 
+def present_hashes(versions: Iterable[dict[str, Any]]) -> dict[str, str]:
+    """The hash of each version's code, by its id and by the stem of its file: "07" and "07_ldmatrix"."""
+    hashes: dict[str, str] = {}
+    for version in versions:
+        hashes[version["kernel"]] = hashes[Path(version["file"]).stem] = version["code_hash"]
+    return hashes
+
+
 def stale_recordings(profiles: Path, versions: Iterable[dict[str, Any]]) -> list[str]:
     """Each as "h200/07_ldmatrix.json", or "h200/peers.json: 07" for a part of a file that several versions share.
 
     `versions` are those of `harness --list --json`. The virtual GPU's recordings need no GPU, and a test keeps them up
     to date; a recording of a version that no longer exists is stale, too.
     """
-    hashes: dict[str, str] = {}
-    for version in versions:
-        hashes[version["kernel"]] = hashes[Path(version["file"]).stem] = version["code_hash"]
+    hashes = present_hashes(versions)
     found = set()
     for path in sorted(profiles.glob("*/*.json")):
         if path.parent.name == "emulator":

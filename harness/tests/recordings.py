@@ -6,14 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from cli import BUILD
+from stale_recordings import present_hashes
 
 
 def as_if_of_these_sources(profiles: Path) -> None:
     """Gives all recordings in a copy of profiles/ the hashes of the present kernels, so that none of them is stale."""
     listed = subprocess.run([BUILD / "harness", "--list", "--json", "-"], stdout=subprocess.PIPE, check=True).stdout
-    hashes = {}
-    for version in json.loads(listed)["versions"]:
-        hashes |= {version["kernel"]: version["code_hash"], Path(version["file"]).stem: version["code_hash"]}
+    hashes = present_hashes(json.loads(listed)["versions"])
 
     def renew(value: Any, name: str) -> None:  # noqa: ANN401 (any JSON)
         if isinstance(value, list):
