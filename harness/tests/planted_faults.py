@@ -41,12 +41,12 @@ class Fault:
     @property
     def file(self) -> str:
         """The kernel's file, relative to kernels/ and without its suffix."""
-        folder = "extensions/" if self.is_extension else "hopper/" if self.kernel >= "17" else ""
-        return folder + self.kernel
+        on_hopper = self.kernel.startswith("hopper_") if self.is_extension else self.kernel >= "17"
+        return f"{'hopper/' * on_hopper}{'extensions/' * self.is_extension}{self.kernel}"
 
     @property
     def is_extension(self) -> bool:
-        """Those of the Ampere track only; they are called by a name."""
+        """It is called by a name."""
         return not self.kernel[0].isdigit()
 
     @property
@@ -1511,6 +1511,31 @@ FAULTS += [
         "if (ring_tile == last_ring_tile && (warp_end - 1) % kBlockKV < kBlockKV / 2)",
         "deadlock",
         "The first step + 1",
+    ),
+    Fault(
+        "the log-sum-exp is relative to the next query tile's first guess",
+        "hopper_log_sum_exp",
+        "Store L",
+        "(row_max[half] + log2f(row_sum[half]))",
+        "(kFirstGuess + log2f(row_sum[half]))",
+        reason="the log-sum-exp of ",
+    ),
+    Fault(
+        "the log-sum-exp is a logarithm to base 2",
+        "hopper_log_sum_exp",
+        "Store L",
+        "* 0.693147181f;",
+        "* 1;",
+        reason="the log-sum-exp of ",
+    ),
+    Fault(
+        "the log-sum-exp of rows that do not exist is written",
+        "hopper_log_sum_exp",
+        "Store L",
+        "row < args.seq_len && lane_id",
+        "lane_id",
+        "out_of_bounds",
+        "Store L + 6",
     ),
 ]
 
