@@ -7,7 +7,7 @@
             time); on a GPU also a problem that fills it, and one of 1,080 query tiles, several of which go to every
             CTA of a persistent version, with one K/V tile and with five
             of a version that solves any length: 1 row or key, and numbers of them next to multiples of the tiles; if it
-            solves causal problems, the same with the mask
+            solves causal problems, the same with the mask, and with the data below and several query tiles
             batch 70,000 and heads 70,000: right, or refused with the limit
             the data of harness --data, only a few of which are in the first part
             30 heads of adversarial scores, drawn from seed 0: docs/numerics.md
@@ -93,7 +93,7 @@ def cases(c: Configuration, on_gpu: bool) -> list[Case]:
     if {"any_length", "causal"} <= c.solves:
         found += [
             replace(one, name=f"{one.name}, causal", problem=one.problem | {"causal": True})
-            for one in any_length_cases(c)
+            for one in any_length_cases(c) + causal_cases(c)
         ]
     if on_gpu:  # on all SMs, so that CTAs run at the same time; 01 to 03 would take too long for more
         found.append(case(f"{launches} launches that fill the GPU", c, (2, 16, 1024, 1024), launches=launches))
@@ -111,6 +111,17 @@ def any_length_cases(c: Configuration) -> list[Case]:
     lengths = [(1, 1), (1, 3 * kv + 1), (3 * q + 1, 1), (q - 1, kv - 1), (q + 1, kv + 1), (2 * q - 1, 4 * kv + 1)]
     lengths += [(17 * i + 1, kv + i) for i in range(2, 17)]
     return [case("any length", c, (2, 3, rows, max(keys, 1))) for rows, keys in lengths]
+
+
+def causal_cases(c: Configuration) -> list[Case]:
+    """Several query tiles of an odd number of heads, whose rows see all kinds of numbers of keys, and all data."""
+    rows = 3 * c.block_q
+    return [
+        case("query tiles of several lengths", c, (1, 5, rows, rows)),
+        case("query tiles of several lengths, rows that see no key", c, (1, 3, rows + 65, rows - 1)),
+        *(case(f"{data} data", c, (1, 3, rows, rows), data=data) for data in DATA),
+        case("adversarial scores", c, (1, 30, c.block_q, 3 * max(c.block_kv, 32)), data="adversarial", seed=0),
+    ]
 
 
 def fuzz_case(c: Configuration, seed: int) -> Case:
