@@ -1,13 +1,13 @@
 // causal
 //
 // Idea        A query sees the keys up to its own: of the scores, half need not be computed. For the 32 rows of a warp, a step
-//             of 16 keys is fully visible, cut by the diagonal, or hidden. Hidden steps are skipped. A cut one takes the
-//             branch that masks, as the last step does; a warp has three of them at most. Query tiles now differ in length,
-//             so the longest go first, and the CTAs take them in turn, then in reverse: all have about the same work.
-// Changed     The ends of the loops, per warp and per CTA; the mask, per row; the order of the query tiles. A warp that is done
-//             goes on copying for the others. row_max begins with a finite number: a row may see no key, and gets O = 0.
-// Prediction  Without the mask as fast as log_sum_exp. With it, 1.8x in time at seq_len 4096: in a CTA, warps wait for the
-//             last one, which costs a twentieth there and less beyond, and CTAs at work on many heads find less in L2.
+//             of 16 keys is fully visible, cut by the diagonal, or hidden. Hidden steps are skipped. At most three are cut, and
+//             these are a warp's first ones, so the loop still needs no mask. Query tiles now differ in length: the longest
+//             go first, and the CTAs take them in turn, then in reverse.
+// Changed     Where a warp and a CTA begin; up to two masked steps before the loop; the order of the query tiles. A warp copies
+//             and releases tiles that only others read. row_max begins with a finite number: a row may see no key.
+// Prediction  Without the mask as fast as log_sum_exp. With it, 1.8x in time at seq_len 4096: warps wait for the longest of
+//             their CTA, which costs a twentieth there, and CTAs at work on many heads find less in L2.
 
 #include <algorithm>
 #include <cfloat>
@@ -40,7 +40,7 @@ struct Traits {
   static constexpr int kSmemBytes = kStages * kStageSize * sizeof(Element) + kStages * 2 * 8;
   static_assert(kBlockQ == kNumWarps * kMmaM * 16, "each warp owns whole mma tiles");
   static_assert(kChunksPerRow % 8 == 0, "the XOR permutes eight chunks");
-  static_assert(kMmaM * 16 == 32, "prepare_q_tile has each lane fetch a row");
+  static_assert(kMmaM * 16 == 32, "prefetch_Q has each lane fetch a row");
   static_assert(kStages >= 2 && kStepKV % 16 == 0 &&
                 kBlockKV % (2 * kStepKV) == 0);  // a tile is copied in the middle of the previous one
 };
@@ -70,10 +70,10 @@ template <typename Traits>
 constexpr int kRowsAtOnce = Traits::kNumWarps * 32 / Traits::kChunksPerRow;
 
 // Starts copying a thread's share of kRows rows of kHeadDim elements from global to shared memory. Both pointers point
-// to the thread's first row; tile_gmem is advanced to the start of the next tile. From the thread's first row on, `rows`
-// rows exist, in this tile and after it. Others become zero: their P is 0, and 0 times what is left in V_smem may be NaN.
+// to the thread's first row. From there on, `rows` rows exist. Others become zero: their P is 0, and 0 times what is left
+// in V_smem may be NaN.
 template <typename Traits, int kRows, typename Element = typename Traits::Element>
-__device__ void copy_tile(Element* tile_smem, const Element*& tile_gmem, std::int64_t row_stride, int rows) {
+__device__ void copy_tile(Element* tile_smem, const Element* tile_gmem, std::int64_t row_stride, int rows) {
   static_assert(kRowsAtOnce<Traits> % 8 == 0, "all rows of a thread are swizzled alike");
 #pragma unroll
   for (int row = 0; row < kRows; row += kRowsAtOnce<Traits>, tile_gmem += kRowsAtOnce<Traits> * row_stride)
@@ -190,12 +190,12 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
   const auto first_row_of = [&](int q_tile) {
     return (kCausal ? q_tiles_per_head - 1 - q_tile / num_heads : q_tile % q_tiles_per_head) * kBlockQ;
   };
-  // A row of a query tile's head, in Q, K, V or O.
   const auto row_of = [&](const Tensor& tensor, int q_tile, int row) {
     return tensor.row<Element>(head_of(q_tile) / args.heads, head_of(q_tile) % args.heads, row);
   };
 
-  const int warp_id = threadIdx.x / 32, lane_id = threadIdx.x % 32;
+  // The shuffle tells the compiler that a warp's lanes agree, so that what depends on warp_id need not take registers of each.
+  const int warp_id = __shfl_sync(0xffffffff, threadIdx.x / 32, 0), lane_id = threadIdx.x % 32;
   const int warp_row = warp_id * kMmaM * 16;  // the first of the query rows that this warp owns
 
   // This thread's first chunk of each tile.
@@ -207,32 +207,39 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
   const int K_lane = keep_in_register(smem_offset<Traits>(lane_id / 16 * 8 + lane_id % 8, lane_id / 8 % 2 * 8));
   const int V_lane = keep_in_register(smem_offset<Traits>(lane_id % 16, lane_id / 16 * 8));
 
+  // Row r of a query tile sees this many keys; 0 or less means none. A row that does not exist may see more than there are.
+  const auto keys_of = [&](int q_tile, int r) {
+    return kCausal ? first_row_of(q_tile) + r + 1 + args.seq_len_kv - args.seq_len : args.seq_len_kv;
+  };
+  // The last key that row r needs, and the last tile that a query tile needs. Even if no row sees a key, one step is computed.
+  const auto last_key_of = [&](int q_tile, int r) {
+    return kCausal ? max(min(keys_of(q_tile, r), args.seq_len_kv), 1) - 1 : args.seq_len_kv - 1;
+  };
+  const auto last_kv_tile_of = [&](int q_tile) { return last_key_of(q_tile, kBlockQ - 1) / kBlockKV; };
+
   // Each thread arrives at full when its own copies have arrived, and at empty when it has read its fragments.
   if (threadIdx.x < 2 * kStages) mbarrier_init(&full[threadIdx.x], Traits::kNumWarps * 32);
   __syncthreads();  // the barriers are initialised; this is the last time that all warps wait for each other
 
-  // Copies this thread's share of the next tile of K and V, which begins with key `kv_row`, and arrives at full when the
-  // copies have completed.
-  const Element *K_gmem, *V_gmem;
-  const auto copy_KV_tile = [&](int stage, int kv_row) {
-    const int rows = args.seq_len_kv - kv_row - copy_row;
-    copy_tile<Traits, kBlockKV>(K_smem + stage * kStageSize + copy_offset, K_gmem, args.K.row_stride, rows);
-    copy_tile<Traits, kBlockKV>(V_smem + stage * kStageSize + copy_offset, V_gmem, args.V.row_stride, rows);
+  // Copies this thread's share of a tile of K and V, number `kv_tile` of the query tile's head, and arrives at full when the
+  // copies have completed. Pointers that are kept from one tile to the next would take registers that S needs.
+  const auto copy_KV_tile = [&](int stage, int q_tile, int kv_tile) {
+    const int row = kv_tile * kBlockKV + copy_row, rows = args.seq_len_kv - row;
+    copy_tile<Traits, kBlockKV>(K_smem + stage * kStageSize + copy_offset, row_of(args.K, q_tile, row) + copy_col,
+                                args.K.row_stride, rows);
+    copy_tile<Traits, kBlockKV>(V_smem + stage * kStageSize + copy_offset, row_of(args.V, q_tile, row) + copy_col,
+                                args.V.row_stride, rows);
     cp_async_mbarrier_arrive(&full[stage]);
   };
 
-  // Prepares for a query tile: K and V will be copied from its head's first tile on, and each lane prefetches a row of
-  // Q into L2, where load_Q will find it.
-  const auto prepare_q_tile = [&](int q_tile) {
+  // Prefetches a query tile into L2, where load_Q will find it: each lane fetches a row.
+  const auto prefetch_Q = [&](int q_tile) {
     const int row = min(first_row_of(q_tile) + warp_row + lane_id, args.seq_len - 1);
     const Element* Q_gmem = row_of(args.Q, q_tile, row);
     for (int col = 0; col < kHeadDim; col += 128 / sizeof(Element)) prefetch_to_L2(&Q_gmem[col]);
-    K_gmem = row_of(args.K, q_tile, copy_row) + copy_col;
-    V_gmem = row_of(args.V, q_tile, copy_row) + copy_col;
   };
 
-  // Loads this lane's share of Q: the four lanes of a row take its 16-byte chunks in turn. The last row stands in for rows
-  // that do not exist.
+  // Loads this lane's share of Q: the four lanes of a row take its 16-byte chunks in turn. Beyond the last row, it stands in.
   uint4 Q_chunks[kMmaM][2][kLaneChunks];  // [mma_m][half][chunk / 4]
   const auto load_Q = [&](int q_tile) {
     const Element* Q_gmem = row_of(args.Q, q_tile, 0) + lane_id % 4 * Traits::kChunk;
@@ -249,8 +256,8 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
   };
 
   load_Q(blockIdx.x);
-  prepare_q_tile(blockIdx.x);
-  copy_KV_tile(0, 0);
+  prefetch_Q(blockIdx.x);
+  copy_KV_tile(0, blockIdx.x, last_kv_tile_of(blockIdx.x));
 
   // For each of this CTA's query tiles:
   int first_ring_tile = 0;  // number of this query tile's first K/V tile, counted across all query tiles
@@ -259,17 +266,6 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
     // If causal, the CTA that had the longest of as many tiles as there are CTAs has the shortest of the next ones.
     next_q_tile = q_tile + (kCausal ? 2 * (gridDim.x - q_tile % gridDim.x) - 1 : gridDim.x);
     const bool is_last = next_q_tile >= num_q_tiles;
-
-    // Row r of the query tile sees the keys before end_of(r). It is computed from q_tile wherever it is needed, because no
-    // register is free for it. Even if no row sees a key, the first step is computed.
-    const auto end_of = [&](int r) {
-      if constexpr (!kCausal) return args.seq_len_kv;
-      const int row = first_row_of(keep_in_register(q_tile)) + r;
-      return min(row + 1 + args.seq_len_kv - args.seq_len, args.seq_len_kv);
-    };
-    const auto cta_end = [&] { return max(end_of(kBlockQ - 1), 1); };  // of the CTA's tiles
-    constexpr int kWarpRows = kMmaM * 16, kCut = kCausal ? kWarpRows - 1 : 0;
-    const int warp_end = max(end_of(warp_row + kWarpRows - 1), 1);  // of this warp's steps
 
     // In each 16-row mma tile, a lane holds parts of two rows, lane_id / 4 and lane_id / 4 + 8; `half` selects one of
     // them. The last index of a fragment array selects one of a lane's registers of A, B or D.
@@ -300,9 +296,9 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
     std::uint32_t V_rmem[2][2][2];                 // [buffer][mma_n % 2][B]: the first piece of V
     int V_step;                                    // this lane's first chunk of the step's V
     // The first half of a step: S and its softmax. `offset` is where the step's keys and values begin in K_smem and V_smem.
-    // Multiples of 8 rows may be added before the XOR, which only moves chunks within a row. `tie` is 0. The step's first key is
-    // `kv_row`.
-    const auto start_step = [&](int offset, int tie, int kv_row) {
+    // Multiples of 8 rows may be added before the XOR, which only moves chunks within a row. `tie` is 0. Of the step's
+    // keys and those after it, the warp's first row sees `keys`.
+    const auto start_step = [&](int offset, int tie, int keys) {
       const int K_step = (K_lane + offset) ^ tie;  // this lane's first chunk of the step's K
       V_step = V_lane + offset;
 
@@ -330,18 +326,17 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
       float new_sum[kMmaM][2];  // [mma_m][half], sum of this lane's P
       bool in_range = exponentials<Traits>(P_rmem, new_sum, S_rmem, row_max, scale);
       // All lanes must decide together, because the branch contains shuffles. It is taken the first time, when row_max, the
-      // lowest finite number, makes the sums infinite, and for a step that the diagonal may cut: its end is less than kCut
-      // keys before the end of the last row.
-      if (!__all_sync(0xffffffff, in_range && kv_row + kStepKV + kCut <= warp_end)) {
+      // lowest finite number, makes the sums infinite, and for a step that may be cut.
+      if (!__all_sync(0xffffffff, in_range && keys >= kStepKV)) {
         // Mask keys that a row does not see, before they can be the maximum. If it sees none, row_max stays finite, and P is 0.
 #pragma unroll
         for (int mma_m = 0; mma_m < kMmaM; ++mma_m)
 #pragma unroll
           for (int i = 0; i < 4; ++i) {
-            const int keys = end_of(warp_row + mma_m * 16 + i / 2 * 8 + lane_id / 4) - kv_row;
+            const int row_keys = keys + (kCausal ? mma_m * 16 + i / 2 * 8 + lane_id / 4 : 0);
 #pragma unroll
             for (int mma_n = 0; mma_n < kStepKV / 8; ++mma_n)
-              if (mma_n * 8 + lane_id % 4 * 2 + i % 2 >= keys) S_rmem[mma_m][mma_n][i] = -INFINITY;
+              if (mma_n * 8 + lane_id % 4 * 2 + i % 2 >= row_keys) S_rmem[mma_m][mma_n][i] = -INFINITY;
           }
 
         // Make O, the row sums and P relative to the new maximum.
@@ -386,46 +381,63 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
             mma_m16n8k16<Element>(O_rmem[mma_m][piece % kPiecesV * 2 + n], P_rmem[mma_m][mma_k], V_rmem[piece % 2][n]);
       }
     };
-    // Copies the next tile after `ring_tile`, from key `kv_row` on; if there is none, the first for the next query tile. Its buffer
-    // holds an older tile, so wait until all warps have read it. The first time, the buffer is empty and the wait ends at once.
-    const auto copy_next = [&](int ring_tile, int kv_row) {
-      const bool is_last_tile = kv_row >= cta_end();
+    // During tile `kv_tile`, copies the one before; during tile 0, the last one for the next query tile. Its buffer holds an
+    // older tile, so wait until all warps have read it. The first time, the buffer is empty and the wait ends at once.
+    const auto copy_next = [&](int ring_tile, int kv_tile) {
       const int next_stage = (ring_tile + 1) % kStages;
-      if (is_last_tile && !is_last) prepare_q_tile(next_q_tile);
-      if (!is_last_tile || !is_last) {
+      if (kv_tile == 0 && !is_last) prefetch_Q(next_q_tile);
+      if (kv_tile != 0 || !is_last) {
         wait(&empty[next_stage], (ring_tile + 1) / kStages % 2 ^ 1);
-        copy_KV_tile(next_stage, is_last_tile ? 0 : kv_row);
+        if (kv_tile != 0)
+          copy_KV_tile(next_stage, q_tile, kv_tile - 1);
+        else
+          copy_KV_tile(next_stage, next_q_tile, last_kv_tile_of(next_q_tile));
       }
     };
-    // The first step.
-    wait(&full[first_ring_tile % kStages], first_ring_tile / kStages % 2);
-    start_step(first_ring_tile % kStages * kStageSize, 0, 0);
+    // Tiles that only other warps read: copy the next one, and release it.
+    const int last_step = last_key_of(q_tile, warp_row + kMmaM * 16 - 1) / kStepKV * kStepKV;
+    const int last_ring_tile = first_ring_tile + last_kv_tile_of(q_tile);
+    const int warp_ring_tile = last_ring_tile - last_step / kBlockKV;  // this warp's first
+    for (int ring_tile = first_ring_tile; ring_tile < warp_ring_tile; ++ring_tile) {
+      copy_next(ring_tile, last_ring_tile - ring_tile);
+      mbarrier_arrive(&empty[ring_tile % kStages]);
+    }
+    // The first step, of the last keys. If it is in the first half of a tile, copy the next one now.
+    const int warp_keys = keys_of(q_tile, warp_row);
+    wait(&full[warp_ring_tile % kStages], warp_ring_tile / kStages % 2);
+    start_step(warp_ring_tile % kStages * kStageSize + last_step % kBlockKV * kHeadDim, 0, warp_keys - last_step);
+    if (last_step % kBlockKV < kBlockKV / 2) copy_next(warp_ring_tile, last_step / kBlockKV);
 
-    // For each further step of 16 keys:
-#pragma unroll 1
-    for (int kv_row = kStepKV; kv_row < warp_end; kv_row += kStepKV) {
-      const int ring_tile = first_ring_tile + kv_row / kBlockKV, stage = ring_tile % kStages;
-      if (kv_row % kBlockKV == 0) wait(&full[stage], ring_tile / kStages % 2);
-
+    const auto step = [&](int kv_row, int keys) {
+      const int ring_tile = last_ring_tile - kv_row / kBlockKV, stage = ring_tile % kStages;
+      const bool is_first_step = kv_row % kBlockKV == kBlockKV - kStepKV;
+      if (is_first_step) wait(&full[stage], ring_tile / kStages % 2);
       // In the middle of a tile, copy the next one, which may be the first for the next query tile.
-      if (kv_row % kBlockKV == kBlockKV / 2) copy_next(ring_tile, kv_row + kBlockKV / 2);
-
-      // P V of the previous step, and S of this one. The compiler may reorder independent mmas, and prefers to begin with S,
-      // for which the softmax waits. So S pretends to need a result of O += P V: `zero` is 0, which only the launcher knows,
-      // and K's fragments are not loaded before an mma of O is done. Most other elements of O would do as well.
+      if (kv_row % kBlockKV == kBlockKV / 2 - kStepKV) copy_next(ring_tile, kv_row / kBlockKV);
+      // P V of the previous step, and S of this one. S pretends to need a result of O += P V, as in 16: `zero` is 0.
       finish_step();
       static_assert(kHeadDim / 8 > 9);
-      start_step(stage * kStageSize + kv_row % kBlockKV * kHeadDim, __float_as_int(O_rmem[0][9][3]) & zero, kv_row);
-      if (kv_row % kBlockKV == 0) mbarrier_arrive(&empty[(ring_tile - 1) % kStages]);  // previous tile has been read
+      start_step(stage * kStageSize + kv_row % kBlockKV * kHeadDim, __float_as_int(O_rmem[0][9][3]) & zero, keys);
+      if (is_first_step) mbarrier_arrive(&empty[(ring_tile - 1) % kStages]);  // previous tile has been read
+    };
+    // From the end to the start. The diagonal cuts no more than a warp's first three steps.
+    int kv_row = last_step - kStepKV;
+    static_assert(kMmaM * 16 <= 2 * kStepKV);
+    if constexpr (kCausal) {
+      const int last_cut = max(last_step - 2 * kStepKV, 0);
+#pragma unroll 1
+      for (; kv_row >= last_cut; kv_row -= kStepKV) step(kv_row, warp_keys - kv_row);
     }
+#pragma unroll 1
+    for (; kv_row >= 0; kv_row -= kStepKV) step(kv_row, kStepKV);
+
     // Load the next Q while O is finished. At the end, this Q is reloaded without effect: an `if` would cost 64 registers.
     load_Q(is_last ? q_tile : next_q_tile);
     finish_step();
-    const int last_ring_tile = first_ring_tile + (warp_end - 1) / kBlockKV;
     mbarrier_arrive(&empty[last_ring_tile % kStages]);
+    first_ring_tile = last_ring_tile + 1;
 
-    // Normalise and store O. A lane holds its elements in pairs of 4 bytes; the four lanes of a row exchange them, so
-    // that each stores 16 bytes at a time.
+    // Normalise and store O. The four lanes of a row exchange pairs of elements, so that each stores 16 bytes at a time.
     Element* O_gmem = row_of(args.O, q_tile, 0);
     const int first_row = first_row_of(q_tile) + warp_row + lane_id / 4;
 #pragma unroll
@@ -451,15 +463,6 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
                 chunk;
         }
       }
-
-    // A last tile without a middle, and tiles that only other warps read: release them, and copy the next ones.
-    const int next_ring_tile = first_ring_tile + (cta_end() - 1) / kBlockKV + 1;
-    for (int ring_tile = last_ring_tile; ring_tile < (kCausal ? next_ring_tile : last_ring_tile + 1); ++ring_tile) {
-      if (ring_tile > last_ring_tile) mbarrier_arrive(&empty[ring_tile % kStages]);
-      if (ring_tile > last_ring_tile || (warp_end - 1) % kBlockKV < kBlockKV / 2)
-        copy_next(ring_tile, (ring_tile - first_ring_tile + 1) * kBlockKV);
-    }
-    first_ring_tile = next_ring_tile;
   }
 }
 

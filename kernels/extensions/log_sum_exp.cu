@@ -38,7 +38,7 @@ struct Traits {
   static constexpr int kSmemBytes = kStages * kStageSize * sizeof(Element) + kStages * 2 * 8;
   static_assert(kBlockQ == kNumWarps * kMmaM * 16, "each warp owns whole mma tiles");
   static_assert(kChunksPerRow % 8 == 0, "the XOR permutes eight chunks");
-  static_assert(kMmaM * 16 == 32, "prepare_q_tile has each lane fetch a row");
+  static_assert(kMmaM * 16 == 32, "prefetch_Q has each lane fetch a row");
   static_assert(kStages >= 2 && kStepKV % 16 == 0 &&
                 kBlockKV % (2 * kStepKV) == 0);  // a tile is copied in the middle of the previous one
 };
@@ -68,10 +68,10 @@ template <typename Traits>
 constexpr int kRowsAtOnce = Traits::kNumWarps * 32 / Traits::kChunksPerRow;
 
 // Starts copying a thread's share of kRows rows of kHeadDim elements from global to shared memory. Both pointers point
-// to the thread's first row; tile_gmem is advanced to the start of the next tile. From the thread's first row on, `rows`
-// rows exist, in this tile and after it. Others become zero: their P is 0, and 0 times what is left in V_smem may be NaN.
+// to the thread's first row. From there on, `rows` rows exist. Others become zero: their P is 0, and 0 times what is left
+// in V_smem may be NaN.
 template <typename Traits, int kRows, typename Element = typename Traits::Element>
-__device__ void copy_tile(Element* tile_smem, const Element*& tile_gmem, std::int64_t row_stride, int rows) {
+__device__ void copy_tile(Element* tile_smem, const Element* tile_gmem, std::int64_t row_stride, int rows) {
   static_assert(kRowsAtOnce<Traits> % 8 == 0, "all rows of a thread are swizzled alike");
 #pragma unroll
   for (int row = 0; row < kRows; row += kRowsAtOnce<Traits>, tile_gmem += kRowsAtOnce<Traits> * row_stride)
@@ -199,28 +199,28 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
   const int K_lane = keep_in_register(smem_offset<Traits>(lane_id / 16 * 8 + lane_id % 8, lane_id / 8 % 2 * 8));
   const int V_lane = keep_in_register(smem_offset<Traits>(lane_id % 16, lane_id / 16 * 8));
 
+  const int last_kv_tile = (args.seq_len_kv - 1) / kBlockKV;
+
   // Each thread arrives at full when its own copies have arrived, and at empty when it has read its fragments.
   if (threadIdx.x < 2 * kStages) mbarrier_init(&full[threadIdx.x], Traits::kNumWarps * 32);
   __syncthreads();  // the barriers are initialised; this is the last time that all warps wait for each other
 
-  // Copies this thread's share of the next tile of K and V, which begins with key `kv_row`, and arrives at full when the
-  // copies have completed.
-  const Element *K_gmem, *V_gmem;
-  const auto copy_KV_tile = [&](int stage, int kv_row) {
-    const int rows = args.seq_len_kv - kv_row - copy_row;
-    copy_tile<Traits, kBlockKV>(K_smem + stage * kStageSize + copy_offset, K_gmem, args.K.row_stride, rows);
-    copy_tile<Traits, kBlockKV>(V_smem + stage * kStageSize + copy_offset, V_gmem, args.V.row_stride, rows);
+  // Copies this thread's share of a tile of K and V, number `kv_tile` of the query tile's head, and arrives at full when the
+  // copies have completed. Pointers that are kept from one tile to the next would take registers that S needs.
+  const auto copy_KV_tile = [&](int stage, int q_tile, int kv_tile) {
+    const int row = kv_tile * kBlockKV + copy_row, rows = args.seq_len_kv - row;
+    copy_tile<Traits, kBlockKV>(K_smem + stage * kStageSize + copy_offset, row_of(args.K, q_tile, row) + copy_col,
+                                args.K.row_stride, rows);
+    copy_tile<Traits, kBlockKV>(V_smem + stage * kStageSize + copy_offset, row_of(args.V, q_tile, row) + copy_col,
+                                args.V.row_stride, rows);
     cp_async_mbarrier_arrive(&full[stage]);
   };
 
-  // Prepares for a query tile: K and V will be copied from its head's first tile on, and each lane prefetches a row of
-  // Q into L2, where load_Q will find it.
-  const auto prepare_q_tile = [&](int q_tile) {
+  // Prefetches a query tile into L2, where load_Q will find it: each lane fetches a row.
+  const auto prefetch_Q = [&](int q_tile) {
     const int row = min(q_tile % q_tiles_per_head * kBlockQ + warp_row + lane_id, args.seq_len - 1);
     const Element* Q_gmem = row_of(args.Q, q_tile, row);
     for (int col = 0; col < kHeadDim; col += 128 / sizeof(Element)) prefetch_to_L2(&Q_gmem[col]);
-    K_gmem = row_of(args.K, q_tile, copy_row) + copy_col;
-    V_gmem = row_of(args.V, q_tile, copy_row) + copy_col;
   };
 
   // Loads this lane's share of Q: the four lanes of a row take its 16-byte chunks in turn. The last row stands in for rows
@@ -241,11 +241,10 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
   };
 
   load_Q(blockIdx.x);
-  prepare_q_tile(blockIdx.x);
-  copy_KV_tile(0, 0);
+  prefetch_Q(blockIdx.x);
+  copy_KV_tile(0, blockIdx.x, last_kv_tile);
 
   // For each of this CTA's query tiles:
-  const int num_kv_tiles = (args.seq_len_kv - 1) / kBlockKV + 1;
   int first_ring_tile = 0;  // number of this query tile's first K/V tile, counted across all query tiles
 #pragma unroll 1
   for (int q_tile = blockIdx.x; q_tile < num_q_tiles; q_tile += gridDim.x) {
@@ -311,8 +310,8 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
       float new_sum[kMmaM][2];  // [mma_m][half], sum of this lane's P
       bool in_range = exponentials<Traits>(P_rmem, new_sum, S_rmem, row_max, scale);
       // All lanes must decide together, because the branch contains shuffles. It is taken the first time, when row_max
-      // = -inf makes the sums infinite or NaN, and for a step that is cut.
-      if (!__all_sync(0xffffffff, in_range && keys >= kStepKV)) {
+      // = -inf makes the sums infinite or NaN.
+      if (!__all_sync(0xffffffff, in_range)) {
         // Mask keys that do not exist, before they can be the maximum. Each step has a key, so row_max becomes finite.
 #pragma unroll
         for (int mma_n = 0; mma_n < kStepKV / 8; ++mma_n)
@@ -364,45 +363,48 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
             mma_m16n8k16<Element>(O_rmem[mma_m][piece % kPiecesV * 2 + n], P_rmem[mma_m][mma_k], V_rmem[piece % 2][n]);
       }
     };
-    // Copies the next tile after `ring_tile`, from key `kv_row` on; if there is none, the first for the next query tile. Its buffer
-    // holds an older tile, so wait until all warps have read it. The first time, the buffer is empty and the wait ends at once.
-    const auto copy_next = [&](int ring_tile, int kv_row) {
-      const bool is_last_tile = kv_row >= args.seq_len_kv;
+    // During tile `kv_tile`, copies the one before; during tile 0, the last one for the next query tile. Its buffer holds an
+    // older tile, so wait until all warps have read it. The first time, the buffer is empty and the wait ends at once.
+    const auto copy_next = [&](int ring_tile, int kv_tile) {
       const int next_stage = (ring_tile + 1) % kStages;
-      if (is_last_tile && !is_last) prepare_q_tile(next_q_tile);
-      if (!is_last_tile || !is_last) {
+      if (kv_tile == 0 && !is_last) prefetch_Q(next_q_tile);
+      if (kv_tile != 0 || !is_last) {
         wait(&empty[next_stage], (ring_tile + 1) / kStages % 2 ^ 1);
-        copy_KV_tile(next_stage, is_last_tile ? 0 : kv_row);
+        if (kv_tile != 0)
+          copy_KV_tile(next_stage, q_tile, kv_tile - 1);
+        else
+          copy_KV_tile(next_stage, next_q_tile, last_kv_tile);
       }
     };
-    // The first step.
+    // The first step, of the last keys. If it is in the first half of a tile, copy the next one now.
+    const int last_step = (args.seq_len_kv - 1) / kStepKV * kStepKV, last_ring_tile = first_ring_tile + last_kv_tile;
     wait(&full[first_ring_tile % kStages], first_ring_tile / kStages % 2);
-    start_step(first_ring_tile % kStages * kStageSize, 0, args.seq_len_kv);
+    start_step(first_ring_tile % kStages * kStageSize + last_step % kBlockKV * kHeadDim, 0,
+               args.seq_len_kv - last_step);
+    if (last_step % kBlockKV < kBlockKV / 2) copy_next(first_ring_tile, last_kv_tile);
 
-    // For each further step of 16 keys:
+    // For each further step of 16 keys, from the end to the start:
 #pragma unroll 1
-    for (int kv_row = kStepKV; kv_row < args.seq_len_kv; kv_row += kStepKV) {
-      const int ring_tile = first_ring_tile + kv_row / kBlockKV, stage = ring_tile % kStages;
-      if (kv_row % kBlockKV == 0) wait(&full[stage], ring_tile / kStages % 2);
+    for (int kv_row = last_step - kStepKV; kv_row >= 0; kv_row -= kStepKV) {
+      const int ring_tile = last_ring_tile - kv_row / kBlockKV, stage = ring_tile % kStages;
+      const bool is_first_step = kv_row % kBlockKV == kBlockKV - kStepKV;
+      if (is_first_step) wait(&full[stage], ring_tile / kStages % 2);
 
       // In the middle of a tile, copy the next one, which may be the first for the next query tile.
-      if (kv_row % kBlockKV == kBlockKV / 2) copy_next(ring_tile, kv_row + kBlockKV / 2);
+      if (kv_row % kBlockKV == kBlockKV / 2 - kStepKV) copy_next(ring_tile, kv_row / kBlockKV);
 
       // P V of the previous step, and S of this one. The compiler may reorder independent mmas, and prefers to begin with S,
       // for which the softmax waits. So S pretends to need a result of O += P V: `zero` is 0, which only the launcher knows,
       // and K's fragments are not loaded before an mma of O is done. Most other elements of O would do as well.
       finish_step();
       static_assert(kHeadDim / 8 > 9);
-      start_step(stage * kStageSize + kv_row % kBlockKV * kHeadDim, __float_as_int(O_rmem[0][9][3]) & zero,
-                 args.seq_len_kv - kv_row);
-      if (kv_row % kBlockKV == 0) mbarrier_arrive(&empty[(ring_tile - 1) % kStages]);  // previous tile has been read
+      start_step(stage * kStageSize + kv_row % kBlockKV * kHeadDim, __float_as_int(O_rmem[0][9][3]) & zero, kStepKV);
+      if (is_first_step) mbarrier_arrive(&empty[(ring_tile - 1) % kStages]);  // previous tile has been read
     }
     // Load the next Q while O is finished. At the end, this Q is reloaded without effect: an `if` would cost 64 registers.
     load_Q(is_last ? q_tile : next_q_tile);
     finish_step();
-    // A last tile without a middle: copy the next one now.
-    if ((args.seq_len_kv - 1) % kBlockKV < kBlockKV / 2) copy_next(first_ring_tile + num_kv_tiles - 1, args.seq_len_kv);
-    first_ring_tile += num_kv_tiles;
+    first_ring_tile += last_kv_tile + 1;
     mbarrier_arrive(&empty[(first_ring_tile - 1) % kStages]);
 
     // Normalise and store O. A lane holds its elements in pairs of 4 bytes; the four lanes of a row exchange them, so
