@@ -5,6 +5,7 @@ the reference answer."""
 import dataclasses
 import hashlib
 import math
+import os
 import re
 import sys
 import textwrap
@@ -23,6 +24,12 @@ sys.path.append(str(ROOT / "scripts"))  # ladder.py, for all modules that import
 from kernel_places import PlaceError, Places  # noqa: E402
 
 FOLDER = ROOT / "docs" / "source" / "assignments"
+ANSWERS_VARIABLE = "FLASH_LADDER_ANSWERS"  # a folder of NN_name.answers.toml, which the pages do not contain
+PRACTICE = "practice"
+WHERE_ANSWERS_ARE = (
+    f"Set {ANSWERS_VARIABLE} to the folder that you got from your teacher or, as a teacher, to the folder of the "
+    f"answers (docs/teaching.md); or use a course whose name begins with '{PRACTICE}'"
+)
 ELEMENTS = {"fp16": "__half", "bf16": "__nv_bfloat16"}
 KINDS = ("correct", "findings", "counter")
 # What a counter's check may name as `where`, and the unit counted there.
@@ -31,10 +38,11 @@ TRAFFIC = {"shared_load": "wavefronts", "shared_store": "wavefronts", "shared_co
 # The keys of each table; those with a star are required. docs/teaching.md says what they mean.
 CASE = "types shared sm instructions problem inputs sizes buffers work work_lost"
 TABLES = {
-    "comment": "pass_mark* starter* case* check* hints key rubric python vary launch gpu",
-    "starter": "from source header replace empty",
+    "comment": "pass_mark* starter* case* check* hints key rubric python vary practice launch gpu",
+    "starter": "from source header replace empty teachers",
     "starter.replace": "find* with* count",
-    "starter.empty": "after* before* with reference_with part",
+    "starter.empty": "after* before* with reference_with part name",
+    "answers": "key vary starters regions*",
     "launch": f"kernel grid block arguments {CASE}",
     "case": f"name* kernel* grid* block* arguments* {CASE}",
     "buffer": "type* count* values expected tolerance",
@@ -51,7 +59,7 @@ HOLDS = {
             "where version work_lost part",
     "list": "arguments rubric",
     "list of texts": "hints types cases",
-    "table": "starter vary launch gpu problem sizes buffers",
+    "table": "starter vary practice launch gpu problem sizes buffers starters regions",
 }  # fmt: skip
 # The functions that an expression may call, besides those that an assignment defines in `python`.
 FUNCTIONS = {
@@ -67,6 +75,10 @@ Value = Any
 
 class AssignmentError(Exception):
     """The requested assignment does not exist, or its file contains something invalid."""
+
+
+class AnswersMissing(AssignmentError):
+    """The reference answer is the teacher's, and it is not on this machine."""
 
 
 def draw(*key: str) -> int:
@@ -97,7 +109,12 @@ class Assignment:
     course: str
     values: dict[str, Any]  # the values drawn with the course seed
     data: dict[str, Any]  # the TOML
-    digest: str  # hash of the whole file
+    digest: str  # hash of the whole file, and of the teacher's answers
+    page: str  # hash of the whole file
+    # Of regions, by their names: the answers, and the starter's text if it differs from the page's. None: only the
+    # teacher has them.
+    answers: dict[str, str] | None = None
+    starters: dict[str, str] | None = None
 
     @property
     def pass_mark(self) -> float:
@@ -126,24 +143,39 @@ class Assignment:
         return cases
 
     def reference_answer(self) -> str:
+        """Raises AnswersMissing if only the teacher has it."""
         return self._source(is_starter=False)
 
     def starter(self) -> str:
-        return self._source(is_starter=True)
+        """Raises AnswersMissing if only the teacher can make it, and has not handed it out."""
+        if self.starters is not None:
+            return self._source(is_starter=True)
+        path = Path(os.environ.get(ANSWERS_VARIABLE) or ".") / f"{self.name}.cu"
+        text = path.read_text(encoding="utf-8") if path.is_file() else ""
+        if text.split("\n")[0] != course_line(self.course):
+            raise AnswersMissing(
+                f"{self.name}: only the teacher of the course '{self.course}' has its starter, {path.name}, because "
+                f"what makes it contains the answers. {WHERE_ANSWERS_ARE}"
+            )
+        return text
 
     def answer_from(self, other: "Assignment") -> str:
         """The starter of this course with the answers of another course in its gaps."""
-        return self._source(is_starter=False, answers=other.values)
+        return self._source(is_starter=False, other=other)
 
-    def _source(self, is_starter: bool, answers: Mapping[str, Any] | None = None) -> str:
-        answers = self.values if answers is None else answers
+    def _source(self, is_starter: bool, other: "Assignment | None" = None) -> str:
+        other = other or self
+        if not is_starter and other.answers is None:
+            raise AnswersMissing(
+                f"{self.name}: only the teacher of the course '{other.course}' has its answers. {WHERE_ANSWERS_ARE}"
+            )
         starter = self.data["starter"]
         text = from_ladder(self, starter) if "from" in starter else starter["source"].lstrip("\n")
         for change in starter.get("replace", []):
             text = self._replaced(text, change)
         for region in starter.get("empty", []):
-            text = self._emptied(text, region, is_starter, answers)
-        text = fill_in(keep_part(text, is_starter, answers), self.values)
+            text = self._emptied(text, region, is_starter, other)
+        text = fill_in(keep_part(text, other, is_starter), self.values)
         return f"{course_line(self.course)}\n{text}" if self.course else text
 
     def _replaced(self, text: str, change: dict[str, Any]) -> str:
@@ -163,12 +195,13 @@ class Assignment:
         except AssignmentError:
             return None
 
-    def _emptied(self, text: str, region: dict[str, Any], is_starter: bool, answers: Mapping[str, Any]) -> str:
+    def _emptied(self, text: str, region: dict[str, Any], is_starter: bool, other: "Assignment") -> str:
         start = self._end_of(text, region["after"])
         end = self._start_of(text, region["before"], region["after"], start)
         content = region.get("with" if is_starter else "reference_with", text[start:end])
-        if not is_starter:
-            content = fill_in(content, answers)
+        is_given = "with" in region and region["with"] == region.get("reference_with")
+        if not is_starter and not is_given:
+            content = fill_in(other.answers.get(region.get("name", region.get("part")), content), other.values)
         return text[:start] + content + text[end:]
 
     def _end_of(self, text: str, after: str | dict[str, str]) -> int:
@@ -217,22 +250,31 @@ def course_of(source: str) -> str | None:
     return found[1].strip() if found else None
 
 
-def keep_part(text: str, is_starter: bool, answers: Mapping[str, Any]) -> str:
-    """Keeps, between "// answer" and "// end", either the answer or the text of the "// starter:" lines."""
-    kept, part = [], ""
+def keep_part(text: str, assignment: Assignment, is_starter: bool) -> str:
+    """Keeps, between "// answer NAME" and "// end", either the answer of an assignment or its starter: the text of the
+    "// starter:" lines, or the teacher's."""
+    kept: list[str] = []
+    name: str | None = None  # of the region that the line is in
+    teachers = assignment.starters if is_starter else assignment.answers
     for line in text.split("\n"):
         marker = line.strip()
-        if marker in ("// answer", "// end"):
-            part = "answer" if marker == "// answer" else ""
-        elif part and marker.startswith("// starter:"):
-            if is_starter:
-                indentation = line[: len(line) - len(line.lstrip())]
-                kept.append((indentation + marker.removeprefix("// starter:").removeprefix(" ")).rstrip())
-        elif part and not is_starter:
-            kept.append(fill_in(line, answers))
-        elif not part:
+        if marker == "// answer" or marker.startswith("// answer "):
+            name = marker.removeprefix("// answer").strip()
+            if name in teachers:
+                kept.append(fill_in(teachers[name].rstrip("\n"), assignment.values))
+        elif marker == "// end":
+            name = None
+        elif name is None:
             kept.append(line)
-    if part:
+        elif name in teachers:
+            continue
+        elif not marker.startswith("// starter:"):
+            if not is_starter:
+                kept.append(fill_in(line, assignment.values))
+        elif is_starter:
+            indentation = line[: len(line) - len(line.lstrip())]
+            kept.append((indentation + marker.removeprefix("// starter:").removeprefix(" ")).rstrip())
+    if name is not None:
         raise AssignmentError('a region that begins with "// answer" has no "// end"')
     return "\n".join(kept)
 
@@ -267,6 +309,25 @@ def from_ladder(assignment: Assignment, starter: dict[str, Any]) -> str:
         f"{comment}\n\n{text[: launch.start()]}// What is launched. Leave it as it is.\n"
         + "\n".join(instantiations) + f"\n\n{text[end:]}"
     )  # fmt: skip
+
+
+def is_practice(course: str) -> bool:
+    """Whether a course is only for practice: everyone may see its answers."""
+    return not course or course.lower().startswith(PRACTICE)
+
+
+def read_answers(name: str) -> dict[str, Any] | None:
+    """The teacher's file of answers to an assignment, if this machine has it."""
+    folder = os.environ.get(ANSWERS_VARIABLE)
+    path = Path(folder or ".") / f"{name}.answers.toml"
+    if not folder or not path.is_file():
+        return None
+    try:
+        answers = tomllib.loads(path.read_text(encoding="utf-8"))
+        look_at_keys(answers, "answers", "the file")
+    except (tomllib.TOMLDecodeError, AssignmentError) as error:
+        raise AssignmentError(f"{path}: {error}") from error
+    return answers
 
 
 def names_of_assignments(folder: Path = FOLDER) -> list[str]:
@@ -328,7 +389,8 @@ def look_at(data: dict[str, Any]) -> None:
     for key, whole in several:
         if not isinstance(whole.get(key, []), list):
             raise AssignmentError(f"{key} is a single table: there may be several, so its header needs double brackets")
-    look_at_choices(data.get("vary", {}), "[vary]")
+    for table in ("vary", "practice"):
+        look_at_choices(data.get(table, {}), f"[{table}]")
     look_at_keys(data["starter"], "starter", "[starter]")
     if ("from" in data["starter"]) == ("source" in data["starter"]):
         raise AssignmentError("[starter] must have either from or source")
@@ -386,8 +448,14 @@ def read_assignment(name: str, course: str = "", folder: Path = FOLDER) -> Assig
         look_at(data)
     except AssignmentError as error:
         raise AssignmentError(f"{path.name}: {error}") from error
+    teachers = read_answers(path.stem) if "practice" in data else {}
+    if is_practice(course) or "practice" not in data:
+        vary, answers, starters = data.get("vary", {}) | data.get("practice", {}), {}, {}
+    else:
+        vary, answers = data.get("vary", {}) | (teachers or {}).get("vary", {}), teachers and teachers["regions"]
+        starters = (teachers and teachers.get("starters", {})) if data["starter"].get("teachers") else {}
     values: dict[str, Any] = {}
-    for key, value in data.get("vary", {}).items():
+    for key, value in vary.items():
         try:
             values[key] = (
                 value[draw(path.stem, course, key) % len(value)] if isinstance(value, list) else evaluate(value, values)
@@ -397,5 +465,6 @@ def read_assignment(name: str, course: str = "", folder: Path = FOLDER) -> Assig
     total = sum(check["points"] for check in data["check"])
     if total != 100:
         raise AssignmentError(f"{path.name}: the points of the checks add up to {total}, not 100")
-    digest = hashlib.sha256(text.encode()).hexdigest()
-    return Assignment(path.stem, course, values, data, digest)
+    page, digest = (hashlib.sha256(hashed.encode()).hexdigest() for hashed in (text, f"{text}{teachers or ''}"))
+    key = data.get("key", (teachers or {}).get("key", ""))
+    return Assignment(path.stem, course, values, data | {"key": key}, digest, page, answers, starters)

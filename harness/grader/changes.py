@@ -1,8 +1,9 @@
-"""How much of a starter has been changed, counted in tokens."""
+"""How much of a file has been changed, counted in tokens: of a starter by a student, of an answer by another course."""
 
 import difflib
 import re
 
+from assignment import Assignment
 from similarity import tokens
 
 # A function that is longer than this counts as rewritten; comparing two takes time in proportion to their product.
@@ -51,3 +52,20 @@ def changed_tokens(starter: str, source: str) -> dict[str, int]:
         if name not in kernels
     )  # fmt: skip
     return {name: shared + difference(before[name], after.get(name, [])) for name in kernels}
+
+
+def solved_points(before: Assignment, now: Assignment) -> float:
+    """The points of the checks and cases that the answer of another course solves, because what they launch has the
+    same tokens. Different tokens may still be right: only grading can tell."""
+    right, other = now.reference_answer(), now.answer_from(before)
+    if tokens(right) == tokens(other):
+        return 100.0
+    if "from" in now.data["starter"]:  # a single kernel
+        return 0.0
+    changed = changed_tokens(right, other)
+    kernels = {case["name"]: case["kernel"] for case in now.cases()}
+    points = 0.0
+    for check in now.data["check"]:
+        cases = check.get("cases", list(kernels))
+        points += check["points"] * sum(changed[kernels[case]] == 0 for case in cases) / len(cases)
+    return round(points, 1)

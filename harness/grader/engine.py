@@ -10,9 +10,10 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from assignment import Assignment, AssignmentError
+from assignment import AnswersMissing, Assignment, AssignmentError
 from changes import changed_tokens
 from compiler import Machine, NotGraded, Refused, compile_ptx, printable, ptx_hash, read_submission
+from counters import kept_counters
 from gpu import REFERENCE, THIS_FILE, Gpu
 from launches import make_launch, run_launches
 from points import Graded, grade_check
@@ -40,13 +41,18 @@ class Grader:
             except Exception as error:  # any error here comes from the assignment
                 why = str(error) if isinstance(error, AssignmentError) else repr(error)
                 raise AssignmentError(f"{assignment.name}: the case '{case['label']}': {why}") from error
-        self._reference_source = assignment.reference_answer()
         self._starter_source = assignment.starter()
         self._answers: dict[str, list[dict[str, Any]]] = {}  # those of the reference answer and of the starter
+        try:
+            self.reference_source = assignment.reference_answer()
+        except AnswersMissing as error:
+            self.reference_source = None
+            labels = [launch.case["label"] for launch in self.launches]
+            self._answers["reference answer"] = kept_counters(assignment, hidden, labels, error)
         self._starter_score: float | None = None
         self._lock = threading.RLock()
 
-    def _answers_of(self, what: str, source: str) -> list[dict[str, Any]]:
+    def _answers_of(self, what: str, source: str | None) -> list[dict[str, Any]]:
         with self._lock:
             if what not in self._answers:
                 try:
@@ -58,7 +64,7 @@ class Grader:
 
     def reference(self) -> list[dict[str, Any]]:
         """The results of the reference answer."""
-        return self._answers_of("reference answer", self._reference_source)
+        return self._answers_of("reference answer", self.reference_source)
 
     def starter(self) -> list[dict[str, Any]]:
         """The results of the untouched starter."""
@@ -90,7 +96,9 @@ class Grader:
     def _parts(self, source: str) -> dict[str, float]:
         """The parts of the starter that the file has changed, and the share of cases in which each is right inside the
         reference answer."""
-        shares = {}
+        shares: dict[str, float] = {}
+        if self.reference_source is None:
+            return shares
         for region in self.assignment.data["starter"].get("empty", []):
             content = self.assignment.region(source, region) if "part" in region else None
             if content is None:
@@ -98,8 +106,8 @@ class Grader:
             untouched = self.assignment.region(self._starter_source, region)
             if tokens(source[slice(*content)]) == tokens(self._starter_source[slice(*untouched)]):
                 continue
-            begin, end = self.assignment.region(self._reference_source, region)
-            mixed = self._reference_source[:begin] + source[slice(*content)] + self._reference_source[end:]
+            begin, end = self.assignment.region(self.reference_source, region)
+            mixed = self.reference_source[:begin] + source[slice(*content)] + self.reference_source[end:]
             try:
                 answers = run_launches(self.machine, compile_ptx(self.machine, mixed.encode()), self.launches)
             except Refused:
@@ -202,7 +210,9 @@ class Grader:
         if any(answer["wrong"] or answer["findings"] for answer in answers):
             return self.gpu.nothing("not timed: only files with correct results and no findings are")
         try:
-            reference = compile_ptx(self.machine, self._reference_source.encode())
-            return self.gpu.time(self.machine, self.assignment, {THIS_FILE: ptx, REFERENCE: reference})
+            files = {THIS_FILE: ptx}
+            if self.reference_source is not None:
+                files[REFERENCE] = compile_ptx(self.machine, self.reference_source.encode())
+            return self.gpu.time(self.machine, self.assignment, files)
         except NotGraded as error:
             return self.gpu.nothing(f"not timed: {error}")

@@ -10,10 +10,11 @@ import sys
 import tempfile
 import traceback
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import report
-from assignment import FOLDER, ROOT, AssignmentError, names_of_assignments, read_assignment
+from assignment import FOLDER, ROOT, Assignment, AssignmentError, names_of_assignments, read_assignment
+from changes import solved_points
 from compiler import COMPILE_SECONDS, Machine, Unavailable, printable
 from engine import Grader
 from gpu import Gpu
@@ -221,26 +222,33 @@ def look_at_outputs(args: argparse.Namespace) -> None:
 
 
 def compare_courses(machine: Machine, args: argparse.Namespace) -> int:
-    """Grades the answers of one course in the starters of another: returns 1 if any would pass."""
+    """Says which assignments of a course the answers of another would pass: returns 1 if there are any. It grades the
+    answers that are not the same."""
     before, now = args.compare_courses
     known = names_of_assignments(args.assignments)
     falls = 0
     for name in [args.assignment] if args.assignment else known:
         first, second = (read_assignment(name, course, args.assignments) for course in (before, now))
-        text = second.answer_from(first)
-        with tempfile.TemporaryDirectory(prefix="flash-ladder-courses-") as folder:
-            path = Path(folder) / "answer.cu"
-            path.write_text(text, encoding="utf-8")
-            result = Grader(machine, second, now).grade(path)
-        if result["status"] != "graded":
-            raise Unavailable(f"{second.name}: {result['message']}")
-        same = ", the same answer" if text == second.reference_answer() else ""
-        falls += result["passed"]
-        verdict = "passes" if result["passed"] else "does not pass"
-        print(f"  {result['score']:5.1f} of 100  {second.name}  {verdict}{same}")
+        if solved_points(first, second) == 100:
+            score, passed, same = 100.0, True, ", the same answer"
+        else:
+            result = grade_text(machine, second, second.answer_from(first))
+            score, passed, same = result["score"], result["passed"], ""
+        falls += passed
+        print(f"  {score:5.1f} of 100  {second.name}  {'passes' if passed else 'does not pass'}{same}", flush=True)
     print(f"The answers of {before} pass {falls} assignments of {now}"
-          + ("; choose another name, or grade them with other variations" if falls else ""))  # fmt: skip
+          + ("; choose another name, or do not count these" if falls else ""))  # fmt: skip
     return 1 if falls else 0
+
+
+def grade_text(machine: Machine, assignment: Assignment, text: str) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory(prefix="flash-ladder-courses-") as folder:
+        path = Path(folder) / "answer.cu"
+        path.write_text(text, encoding="utf-8")
+        result = Grader(machine, assignment, assignment.course).grade(path)
+    if result["status"] != "graded":
+        raise Unavailable(f"{assignment.name}: {result['message']}")
+    return result
 
 
 def carry_out(args: argparse.Namespace) -> int:

@@ -278,12 +278,13 @@ def archived(archive: Path, folder: Path) -> dict[str, str]:
 def write_similar(grader: Grader, args: argparse.Namespace, results: list[dict[str, Any]], sources: dict[int, str],
                   archive: dict[str, str]) -> list[similarity.Pair]:  # fmt: skip
     """Writes the list of similar files: of a class, the reference answer, and the archive."""
-    reference = grader.assignment.reference_answer()
-    names = [cell(name) for name in (*(result["file"] for result in results), "the reference answer", *archive)]
-    known = dict(enumerate((reference, *archive.values()), len(results)))
+    reference = {} if grader.reference_source is None else {"the reference answer": grader.reference_source}
+    names = [cell(name) for name in (*(result["file"] for result in results), *reference, *archive)]
+    known = dict(enumerate((*reference.values(), *archive.values()), len(results)))
     ptx = {i: result["ptx_sha256"] for i, result in enumerate(results) if result["ptx_sha256"]}
-    with contextlib.suppress(Refused, NotGraded):
-        ptx[len(results)] = ptx_hash(compile_ptx(grader.machine, reference.encode()))
+    for text in reference.values():
+        with contextlib.suppress(Refused, NotGraded):
+            ptx[len(results)] = ptx_hash(compile_ptx(grader.machine, text.encode()))
     texts = {i: sources[i] for i in sorted(sources)}
     pairs = similarity.similar_pairs(texts, known, grader.assignment.starter(), ptx)
     out = io.StringIO()
