@@ -75,7 +75,7 @@ def missing_in_assignments(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> Itera
     monkeypatch.setattr(assignment, "ROOT", tree.kernels)
     for name in assignment.names_of_assignments():
         try:
-            one = assignment.read_assignment(name, "a")
+            one = assignment.read_assignment(name, "practice")
             one.starter()
             one.reference_answer()
         except assignment.AssignmentError as error:

@@ -15,7 +15,7 @@ sys.path.append(str(ROOT / "harness" / "grader"))
 import assignment
 import grade
 
-COURSE, HIDDEN, SEED = "class of 60", "exam", 12
+COURSE, HIDDEN, SEED = "practice of 60", "exam", 12
 # For each puzzle: the points of its counter; the number of cases in which it is tried; the number in which the starter
 # is right; a change of the answer that makes it wrong. The starters of `scale` and of `turn` are right, but slow.
 PUZZLES = {

@@ -28,8 +28,8 @@ def test_the_image_grades(tmp_path: Path) -> None:
         assert built.returncode == 0, built.stderr
         run = ("run", "--rm", "--network=none", "--volume", f"{tmp_path}:/class", image)
         for what, code in (("--reference", 0), ("--starter", 1)):
-            assert podman(*run, what, "puzzles", "--course", "c", "--out", f"/class/{what}.cu").returncode == 0
-            graded = podman(*run, "--grade", f"/class/{what}.cu", "--assignment", "puzzles", "--course", "c")
+            assert podman(*run, what, "puzzles", "--course", "practice", "--out", f"/class/{what}.cu").returncode == 0
+            graded = podman(*run, "--grade", f"/class/{what}.cu", "--assignment", "puzzles", "--course", "practice")
             assert graded.returncode == code, graded.stdout + graded.stderr
     finally:
         podman("image", "rm", "--force", image)
