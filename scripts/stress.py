@@ -8,6 +8,7 @@
             CTA of a persistent version, with one K/V tile and with five
             of a version that solves any length: 1 row or key, and numbers of them next to multiples of the tiles; if it
             solves causal problems, the same with the mask, and with the data below and several query tiles
+            of a version that solves grouped heads: 1, 2 and 3 heads of K and V for 6 of Q, also causal
             batch 70,000 and heads 70,000: right, or refused with the limit
             the data of harness --data, only a few of which are in the first part
             30 heads of adversarial scores, drawn from seed 0: docs/numerics.md
@@ -95,6 +96,13 @@ def cases(c: Configuration, on_gpu: bool) -> list[Case]:
             replace(one, name=f"{one.name}, causal", problem=one.problem | {"causal": True})
             for one in any_length_cases(c) + causal_cases(c)
         ]
+    if "kv_heads" in c.solves:
+        for kv_heads in (1, 2, 3):
+            grouped = case(f"6 heads of Q and {kv_heads} of K and V", c, (2, 6, 2 * q, 2 * q))
+            found.append(replace(grouped, problem=grouped.problem | {"kv_heads": kv_heads}))
+            if "causal" in c.solves:
+                problem = found[-1].problem | {"causal": True}
+                found.append(replace(grouped, name=f"{grouped.name}, causal", problem=problem))
     if on_gpu:  # on all SMs, so that CTAs run at the same time; 01 to 03 would take too long for more
         found.append(case(f"{launches} launches that fill the GPU", c, (2, 16, 1024, 1024), launches=launches))
         # Several query tiles for every CTA of a persistent version: four if an H200 runs two CTAs on each of its 132

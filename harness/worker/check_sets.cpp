@@ -155,6 +155,7 @@ void add_ends_of_sequences(Sets& sets, const Solves& solves, const Configuration
   }
   if (solves.causal && solves.any_length) {
     add("causal, a key more than queries", 2 * block_q + 1, 2 * block_q + 2, true);
+    sets.back().problem.batch = 1;  // an odd number of heads
     add("causal, the first row sees no key", block_kv + 2, block_kv + 1, true);
   }
 }
