@@ -5,6 +5,7 @@
 #include <cstring>
 #include <numbers>
 #include <set>
+#include <utility>
 
 #include "worker/adversarial.h"
 #include "worker/inputs.h"
@@ -455,6 +456,27 @@ TEST(Data, AdversarialScoresAndValuesAreThoseOfTheDesign) {
   EXPECT_EQ(
       std::ranges::count_if(keys, [](const DesignedKey& key) { return key.log2_weight == -26 && key.value == 1; }),
       508);
+}
+
+// In versions with 16 or 32 rows per warp, some warps have zero queries in one half of their rows, and some in the other.
+TEST(Data, AdversarialQueriesAreZeroInSomeHalvesOfAnMma) {
+  const AttentionProblem problem{.batch = 1, .heads = 14, .seq_len = 128, .seq_len_kv = 96, .dtype = Dtype::fp16};
+  const Inputs inputs = make_inputs(problem, Distribution::adversarial, Packing::separate, 7);
+  for (std::int64_t head = 0; head < 14; ++head) {
+    const bool all_equal = head == 9 || head == 10;
+    for (const std::int64_t rows : {16, 32}) {
+      std::set<std::pair<bool, bool>> halves;  // whether any row of the warp's first and second halves is not zero
+      for (std::int64_t first = 0; first < 128; first += rows) {
+        bool difficult[2] = {};
+        for (std::int64_t row = first; row < first + rows; ++row)
+          difficult[row / 8 % 2] |= element_to_float(Dtype::fp16, inputs.Q_row(0, head, row)[0]) != 0;
+        halves.emplace(difficult[0], difficult[1]);
+      }
+      EXPECT_TRUE(halves.contains({true, true}));
+      EXPECT_EQ(halves.contains({true, false}), all_equal) << head;
+      EXPECT_EQ(halves.contains({false, true}), all_equal) << head;
+    }
+  }
 }
 
 // If all values have small weights, no weight of a drawn row is 2^-25 of its maximum, which is a tie in fp16.

@@ -115,7 +115,7 @@ std::vector<DesignedKey> adversarial_keys(std::int64_t head, std::int64_t num_ke
       return with_peaks(all(0), std::log2(32800), std::log2(32800.0 * 32700), in_8_bits ? 9 : 18);
     case 8:
       return with_levels(all(0), {{0, 0}, {7, 1}, {10, -0.5f}});
-    // All scores equal, and huge: q·k = ±2^19.
+    // All scores equal, and huge: q·k = ±2^19. In some rows, q is zero.
     case 9:
     case 10: {
       Keys keys = all((head == 9 ? 1 : -1) * 0x1p19 * softmax_scale(128) * std::numbers::log2e);
@@ -144,10 +144,14 @@ std::vector<DesignedKey> adversarial_keys(std::int64_t head, std::int64_t num_ke
   }
 }
 
-std::vector<float> adversarial_query(std::int64_t head_dim) {
-  std::vector<float> row(head_dim);
-  std::fill_n(row.begin(), kElements, kQuery);
-  return row;
+std::vector<float> adversarial_query(std::int64_t head, std::int64_t row, std::int64_t head_dim) {
+  // Of each 16 rows of heads 9 and 10, which halves are not zero: the first, the second. A warp has 16 or 32 of the rows.
+  constexpr bool kHalves[][2] = {{true, true},  {true, false},  {false, false}, {false, true},
+                                 {true, false}, {false, false}, {false, true},  {false, false}};
+  const bool is_zero = (head == 9 || head == 10) && !kHalves[row / 16 % std::ssize(kHalves)][row / 8 % 2];
+  std::vector<float> elements(head_dim);
+  if (!is_zero) std::fill_n(elements.begin(), kElements, kQuery);
+  return elements;
 }
 
 std::vector<float> adversarial_key(double log2_weight, std::int64_t head_dim, Dtype dtype) {

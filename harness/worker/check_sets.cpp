@@ -16,6 +16,9 @@ namespace {
 constexpr std::int64_t kMinKeys = 96;
 // With two matrix products in float64 and two in fp32, this is some 10^10 multiplications.
 constexpr std::int64_t kScoresForEveryRow = 1 << 24;
+// With one query tile more, these are the scores of the set with many query tiles: a quarter of those of the harness's
+// default problem without a GPU.
+constexpr std::int64_t kScoresOfManyTiles = 1 << 15;
 
 // The smallest odd number of tiles, at least 3, that has kMinKeys keys.
 std::int64_t odd_tiles(std::int64_t block_kv) {
@@ -94,6 +97,12 @@ void add_numbers_of_tiles(Sets& sets, const Configuration& configuration) {
   AttentionProblem many_tiles = single;  // each buffer is filled four times
   many_tiles.seq_len_kv = small.seq_len_kv + (4 * configuration.stages - 1) / 2 * 2 * configuration.block_kv;
   sets.push_back({.name = "many K/V tiles", .problem = many_tiles, .distribution = Distribution::offset_mean});
+
+  // More queries than keys, and so many that a number of CTAs that is rounded wrongly shows.
+  AttentionProblem many_q_tiles = single;
+  const std::int64_t tiles = kScoresOfManyTiles / (configuration.block_q * configuration.block_kv);
+  many_q_tiles.seq_len = (std::clamp<std::int64_t>(tiles, 2, 128) + 1) * configuration.block_q;
+  sets.push_back({.name = "many query tiles", .problem = many_q_tiles, .distribution = Distribution::offset_mean});
 }
 
 void add_layouts(Sets& sets, const Configuration& configuration) {

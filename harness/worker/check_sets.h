@@ -28,9 +28,9 @@ struct CheckSet {
 std::string full_name(const CheckSet& set);
 
 /// The sets for a configuration and the requested problem, which comes last. The small ones have the configuration's
-/// dtype, one to three query tiles, and an odd or even number of K/V tiles, only one, or so many that a ring of buffers
-/// is used several times; there are more sets if the version solves more than the plain problem. On a GPU, which always
-/// has all its SMs, one more set has more query tiles than the GPU runs at a time.
+/// dtype, one to three query tiles or, in one set, many, and an odd or even number of K/V tiles, only one, or so many
+/// that a ring of buffers is used several times; there are more sets if the version solves more than the plain problem.
+/// On a GPU, which always has all its SMs, one more set has more query tiles than the GPU runs at a time.
 std::vector<CheckSet> check_sets(const Version& version, const Configuration& configuration,
                                  const AttentionProblem& problem, const DeviceInfo& device);
 

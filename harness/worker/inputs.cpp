@@ -273,7 +273,7 @@ class RowSource {
   void design(std::uint16_t* to, TensorName name, std::int64_t head, std::int64_t row) const {
     const std::int64_t head_dim = problem_.head_dim;
     std::vector<float> elements;
-    if (name == TensorName::Q) elements = adversarial_query(head_dim);
+    if (name == TensorName::Q) elements = adversarial_query(head, row, head_dim);
     if (name == TensorName::K) elements = adversarial_key(designed_[head][row].log2_weight, head_dim, problem_.dtype);
     if (name == TensorName::V) elements.assign(head_dim, designed_[head][row].value);
     for (std::int64_t d = 0; d < head_dim; ++d) to[d] = element_from_float(problem_.dtype, elements[d]);
