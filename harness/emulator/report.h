@@ -138,7 +138,8 @@ enum class FindingKind : std::uint8_t {
   in_flight,           // a register or shared memory that wgmma or TMA still uses
   transaction_count,   // expect_tx differs from the number of bytes that TMA brings
   layout_mismatch,     // a matrix descriptor and the tensor map have different swizzles
-  race,                // two unordered accesses to the same memory, at least one of them a write
+  race,                // two unordered accesses to the same memory, at least one of them a write; or the wait for a
+                       // phase of an mbarrier and the end of the phase before or after it
   overlapping_copies,  // an asynchronous copy to bytes that another one, still in flight, writes
   divergent_barrier,   // lanes or warps that miss a barrier that others wait at
   missing_lanes,       // shuffle, vote, mma …: lanes that the mask names, or that must take part, are missing

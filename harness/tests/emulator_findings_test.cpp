@@ -659,6 +659,31 @@ TEST(Findings, AStageThatIsFilledAgainBeforeItWasRead) {
   }
 }
 
+// Warp 0 waits for phases of the mbarrier at smem + 2048, which warp 1 ends; warp 1 runs first. A parity tells a phase
+// from the ones before and after it, but not from those two phases away.
+TEST(Findings, AWaitForAParityThatCouldMeanAnotherPhase) {
+  const std::string end = "mbarrier.arrive.shared.b64 %rd1, [smem+2048];\n",
+                    answer = "mbarrier.arrive.shared.b64 %rd1, [smem+2056];\n";
+  const auto wait = [](char label, int at, int parity) {
+    return fmt::format("{0}: mbarrier.test_wait.parity.shared.b64 %p3, [smem+{1}], {2}; @!%p3 bra {0};\n", label, at,
+                       parity);
+  };
+  const auto report = [](const std::string& of_0, const std::string& of_1) {
+    return report_of(
+        "setp.eq.u32 %p1, %r90, 0;\n@%p1 mbarrier.init.shared.b64 [smem+2048], 32;\n@%p1 mbarrier.init"
+        ".shared.b64 [smem+2056], 32;\nbar.sync 0;\nsetp.eq.u32 %p2, %r92, 1;\n@%p2 bra SECOND;\n" +
+        of_0 + "bra.uni END;\nSECOND:\n" + of_1 + "END:\n");
+  };
+  const auto expect_at = [](const Report& found, int line, const char* words) {
+    expect_finding(found, FindingKind::race, line);
+    EXPECT_THAT(all(found), HasSubstr(words));
+  };
+  expect_clean(report(wait('A', 2048, 0) + answer + wait('B', 2048, 1), end + wait('C', 2056, 0) + end));
+  expect_at(report(wait('A', 2048, 1), end + end), 7, "after the end of phase 0: before any phase has ended");
+  expect_at(report(wait('A', 2048, 0), end + end + end), 7, "after the end of phase 1: after phase 0");
+  expect_at(report(answer + wait('A', 2048, 0), end + wait('C', 2056, 0) + end), 8, "before the end of phase 1, after");
+}
+
 TEST(Findings, MbarrierInitialisationNotSynchronised) {
   expect_finding(report_of(handover("", kArrive, kWait)), FindingKind::race, 7);
 }

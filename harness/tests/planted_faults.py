@@ -632,7 +632,7 @@ FAULTS = [
         "= row_sum[mma_m][half] * rescale[mma_m][half] + group_sum",
         "= row_sum[mma_m][half] + group_sum",
         suggests="sum_not_rescaled",
-        says=("right with 1 K/V tile, wrong with 2", "Right: one K/V tile, a single tile."),
+        says=("right with 1 K/V tile, wrong with 2", "Right: one K/V tile, a single tile, many query tiles."),
     ),
     Fault(
         "the maximum is overwritten before the rescaling is computed from it",
@@ -1230,6 +1230,34 @@ HOPPER_FAULTS = [
         "race",
         STORE_OF_O,
     ),
+    # 20 to 22: a parity that could mean another phase.
+    Fault(
+        "the other buffer of V is released",
+        "20_two_consumers",
+        "O += P V",
+        "release(&V_empty[V_next.stage]);",
+        "release(&V_empty[K_next.stage]);",
+        "race",
+        WAIT,
+    ),
+    Fault(
+        "the producer waits for the other buffer of Q",
+        "21_persistent",
+        "The producer",
+        "wait(&Q_empty[Q_next.stage], Q_next.parity);",
+        "wait(&Q_empty[V_next.stage], Q_next.parity);",
+        "race",
+        WAIT,
+    ),
+    Fault(
+        "all lanes but one release a buffer",
+        "22_tma_store",
+        "The consumers",
+        "if (lane_id == 0) mbarrier_arrive(barrier);",
+        "if (lane_id != 0) mbarrier_arrive(barrier);",
+        "race",
+        WAIT,
+    ),
     # 23: two products in flight at a time.
     Fault(
         "the softmax waits for no product at all",
@@ -1334,6 +1362,13 @@ HOPPER_FAULTS = [
         "All lanes must decide together",
         "new_sum[0] >= least && new_sum[0] < Traits::kMostSum && new_sum[1] >= least && new_sum[1] < Traits::kMostSum;",
         "new_sum[0] >= least && new_sum[1] >= least;",
+    ),
+    Fault(
+        "a first sum's lower limit is tested for the rows of one half",
+        "25_first_guess",
+        "All lanes must decide together",
+        "new_sum[0] >= least && new_sum[0] < Traits::kMostSum && new_sum[1] >= least && new_sum[1] < Traits::kMostSum;",
+        "new_sum[1] >= least && new_sum[0] < Traits::kMostSum && new_sum[1] >= least && new_sum[1] < Traits::kMostSum;",
     ),
     # The earlier code: fp16 loses keys that the sum keeps. Only the adversarial inputs notice.
     *in_each(

@@ -65,6 +65,16 @@ struct Mbarrier {
   std::int32_t initialised_by = -1;       // instruction
   int initialised_by_thread = -1;
   Clock arriving, completed;  // the knowledge of the threads that arrived in this phase, and in earlier phases
+  // For exec/phase_order.h: when something happened. Clocks from this number on know that it did.
+  struct Moment {
+    std::int32_t instruction = -1;  // -1: not known
+    int warp = -1, lane = -1;
+    AccessNumber known_from = 0;
+  };
+  Moment arrived, ended, ended_before;  // the last arrival of this phase, of the one before, and of the one before that
+  bool peers_arrived = false;           // in this phase: threads of other CTAs
+  bool copies_arrive = false;           // cp.async.mbarrier.arrive has been executed
+  std::vector<Moment> passed;           // of each warp, the last wait that passed because the previous phase has ended
   // For a trace: when the last of them arrived, and which warp it was.
   std::uint64_t traced_arriving = 0, traced_completed = 0;
   int traced_by = -1, traced_completed_by = -1;

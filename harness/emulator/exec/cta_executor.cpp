@@ -379,6 +379,9 @@ void CtaExecutor::renumber(const Renumbering& renumbering) {
   for (Mbarrier& barrier : mbarriers_) {
     renumbering.apply_to(barrier.arriving);
     renumbering.apply_to(barrier.completed);
+    for (Mbarrier::Moment* moment : {&barrier.arrived, &barrier.ended, &barrier.ended_before})
+      moment->known_from = renumbering(moment->known_from);
+    for (Mbarrier::Moment& wait : barrier.passed) wait.known_from = renumbering(wait.known_from);
   }
   for (Warp& warp : warps_)
     for (EndedWait& wait : warp.waits) wait.before = renumbering(wait.before);

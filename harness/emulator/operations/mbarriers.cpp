@@ -8,6 +8,7 @@
 
 #include "emulator/decode/kernel_decoder.h"
 #include "emulator/exec/cta_executor.h"
+#include "emulator/exec/phase_order.h"
 #include "emulator/operations/operations.h"
 
 namespace flash_ladder::emulator {
@@ -61,6 +62,7 @@ Mbarrier* find_mbarrier(CtaExecutor& cta, Warp& warp, const Instruction& instruc
 // The phase ends when all threads have arrived, and all bytes that TMA was to bring.
 void end_if_complete(CtaExecutor& cta, Mbarrier& barrier) {
   if (barrier.pending == 0 && barrier.transactions == 0) {
+    check_end_of_phase(cta, barrier);
     ++barrier.phase;
     barrier.warps_before = std::exchange(barrier.warps, 0);
     barrier.traced_completed = std::exchange(barrier.traced_arriving, 0);
@@ -148,6 +150,7 @@ std::uint32_t arrive_at_peers(CtaExecutor& cta, Warp& warp, const Instruction& i
     cta.cluster().read_peer(warp, instruction, *peer, kStrong, 1u << lane, 8,
                             offsets);  // it had already been initialised
     cta.cluster().release_to_peer(warp, *peer, 1u << lane, found->arriving);
+    found->peers_arrived = true;
     arrive(*peer, *found, count);
   }
   return own;
@@ -195,6 +198,7 @@ void arrive_here(CtaExecutor& cta, Warp& warp, const Instruction& instruction, i
   if (drops) barrier.count -= count;
   barrier.warps |= 1u << warp.index;
   warp.last_arrival = {cta.index_of(instruction), barrier.address};
+  note_arrival(cta, warp, instruction, lane, barrier);
   if (cta.shadow() != nullptr) cta.shadow()->clocks().release(warp.index, 1u << lane, barrier.arriving);
   if (TraceRecorder* trace = cta.trace()) {
     barrier.trace_arrival(trace->clock(warp.index), warp.index);
@@ -206,6 +210,7 @@ void arrive_here(CtaExecutor& cta, Warp& warp, const Instruction& instruction, i
 
 // What a warp's tests of mbarriers have found.
 struct Tests {
+  bool of_parity = false;
   std::uint32_t passed = 0;
   const Mbarrier* ended = nullptr;                  // the tested barrier whose phase ended last: for a trace
   std::map<std::uint32_t, std::uint32_t> acquired;  // mbarrier → lanes that have seen its phase complete
@@ -253,7 +258,8 @@ void finish_tests(CtaExecutor& cta, Warp& warp, const Instruction& instruction, 
   }
   if (failed != 0) warp.failed_wait = {cta.index_of(instruction), offsets[std::countr_zero(failed)], failed};
   for (const auto& [address, lanes] : tests.acquired) {
-    const Mbarrier* barrier = find_mbarrier(cta, warp, instruction, std::countr_zero(lanes), address);
+    Mbarrier* barrier = find_mbarrier(cta, warp, instruction, std::countr_zero(lanes), address);
+    if (tests.of_parity) check_wait(cta, warp, instruction, lanes, *barrier);
     cta.shadow()->clocks().acquire(warp.index, lanes, warp.alive, barrier->completed);
     warp.note_wait({.instruction = cta.index_of(instruction),
                     .lanes = lanes,
@@ -284,6 +290,7 @@ void mbarrier(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std:
                        operation == Operation::init || operation == Operation::inval, operation == Operation::init);
   const auto operand_of = [&](int lane) { return reinterpret_cast<const std::uint32_t*>(operand)[lane]; };
   Tests tests;
+  tests.of_parity = operation == Operation::test_wait_parity;
   for (std::uint32_t rest = good; rest != 0; rest &= rest - 1) {
     const int lane = std::countr_zero(rest);
     const std::uint32_t address = offsets[lane];
@@ -472,6 +479,7 @@ void arrive_when_copied(CtaExecutor& cta, Warp& warp, const Instruction& instruc
     rest &= ~same;
     Mbarrier* barrier = find_mbarrier(cta, warp, instruction, lane, offsets[lane]);
     if (barrier == nullptr) continue;
+    barrier->copies_arrive = true;
     // Without .noinc the arrival is in addition to those that the phase expects.
     if (!kCounts) {
       barrier->expected += static_cast<std::uint32_t>(std::popcount(same));
