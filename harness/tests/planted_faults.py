@@ -1518,7 +1518,7 @@ FAULTS += [
     Fault(
         "only the first step is masked",
         "causal",
-        "From the end to the start",
+        "For each further step",
         "step(kv_row, warp_keys - kv_row)",
         "step(kv_row, kStepKV)",
     ),

@@ -5,7 +5,7 @@
 //             do not exist need a score of -inf. Only the last step of 16 keys can contain them. So begin at the end: the
 //             first step has code of its own, which computes the maximum anyway, and the loop needs no mask.
 // Changed     The keys are visited from the last to the first. Tiles are counted rounding up; copies of K and V, loads of Q
-//             and stores of O check their rows. Pointers into K and V are computed for each copy, which frees registers.
+//             and stores of O check their rows. S waits for another mma of O.
 // Prediction  Where nothing is left over, at worst 0.99x: the loop has the same instructions, and each copy checks rows.
 
 #include <algorithm>
@@ -38,7 +38,7 @@ struct Traits {
   static constexpr int kSmemBytes = kStages * kStageSize * sizeof(Element) + kStages * 2 * 8;
   static_assert(kBlockQ == kNumWarps * kMmaM * 16, "each warp owns whole mma tiles");
   static_assert(kChunksPerRow % 8 == 0, "the XOR permutes eight chunks");
-  static_assert(kMmaM * 16 == 32, "prefetch_Q has each lane fetch a row");
+  static_assert(kMmaM * 16 == 32, "prepare_q_tile has each lane fetch a row");
   static_assert(kStages >= 2 && kStepKV % 16 == 0 &&
                 kBlockKV % (2 * kStepKV) == 0);  // a tile is copied in the middle of the previous one
 };
@@ -67,14 +67,16 @@ __device__ int fragment_offset(int lane_offset, int row, int col) {
 template <typename Traits>
 constexpr int kRowsAtOnce = Traits::kNumWarps * 32 / Traits::kChunksPerRow;
 
-// Starts copying a thread's share of kRows rows of kHeadDim elements from global to shared memory. Both pointers point
-// to the thread's first row. From there on, `rows` rows exist. Others become zero: their P is 0, and 0 times what is left
-// in V_smem may be NaN.
+// Starts copying a thread's share of kRows rows of kHeadDim elements from global to shared memory, from the last row to the
+// first. tile_smem points to the thread's first row, tile_gmem to its last; tile_gmem is moved back to the tile before. Of
+// the rows from the thread's first row on, `rows` exist. Others become zero: their P is 0, and 0 times what is left in V_smem
+// may be NaN.
 template <typename Traits, int kRows, typename Element = typename Traits::Element>
-__device__ void copy_tile(Element* tile_smem, const Element* tile_gmem, std::int64_t row_stride, int rows) {
+__device__ void copy_tile(Element* tile_smem, const Element*& tile_gmem, std::int64_t row_stride, int rows) {
   static_assert(kRowsAtOnce<Traits> % 8 == 0, "all rows of a thread are swizzled alike");
 #pragma unroll
-  for (int row = 0; row < kRows; row += kRowsAtOnce<Traits>, tile_gmem += kRowsAtOnce<Traits> * row_stride)
+  for (int row = kRows - kRowsAtOnce<Traits>; row >= 0;
+       row -= kRowsAtOnce<Traits>, tile_gmem -= kRowsAtOnce<Traits> * row_stride)
     cp_async_16_or_zero(&tile_smem[row * Traits::kHeadDim], tile_gmem, row < rows);
 }
 
@@ -204,22 +206,25 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
   if (threadIdx.x < 2 * kStages) mbarrier_init(&full[threadIdx.x], Traits::kNumWarps * 32);
   __syncthreads();  // the barriers are initialised; this is the last time that all warps wait for each other
 
-  // Copies this thread's share of a tile of K and V, number `kv_tile` of the query tile's head, and arrives at full when the
-  // copies have completed. Pointers that are kept from one tile to the next would take registers that S needs.
-  const auto copy_KV_tile = [&](int stage, int q_tile, int kv_tile) {
-    const int row = kv_tile * kBlockKV + copy_row, rows = args.seq_len_kv - row;
-    copy_tile<Traits, kBlockKV>(K_smem + stage * kStageSize + copy_offset, row_of(args.K, q_tile, row) + copy_col,
-                                args.K.row_stride, rows);
-    copy_tile<Traits, kBlockKV>(V_smem + stage * kStageSize + copy_offset, row_of(args.V, q_tile, row) + copy_col,
-                                args.V.row_stride, rows);
+  // Copies this thread's share of the next tile of K and V, number `kv_tile` of its head, and arrives at full when the copies
+  // have completed.
+  const Element *K_gmem, *V_gmem;
+  const auto copy_KV_tile = [&](int stage, int kv_tile) {
+    const int rows = args.seq_len_kv - kv_tile * kBlockKV - copy_row;
+    copy_tile<Traits, kBlockKV>(K_smem + stage * kStageSize + copy_offset, K_gmem, args.K.row_stride, rows);
+    copy_tile<Traits, kBlockKV>(V_smem + stage * kStageSize + copy_offset, V_gmem, args.V.row_stride, rows);
     cp_async_mbarrier_arrive(&full[stage]);
   };
 
-  // Prefetches a query tile into L2, where load_Q will find it: each lane fetches a row.
-  const auto prefetch_Q = [&](int q_tile) {
+  // Prepares for a query tile: K and V will be copied from its head's last tile on, and each lane prefetches a row of Q into
+  // L2, where load_Q will find it.
+  const auto prepare_q_tile = [&](int q_tile) {
     const int row = min(q_tile % q_tiles_per_head * kBlockQ + warp_row + lane_id, args.seq_len - 1);
     const Element* Q_gmem = row_of(args.Q, q_tile, row);
     for (int col = 0; col < kHeadDim; col += 128 / sizeof(Element)) prefetch_to_L2(&Q_gmem[col]);
+    const int last_row = (last_kv_tile + 1) * kBlockKV - kRowsAtOnce<Traits> + copy_row;  // may not exist
+    K_gmem = row_of(args.K, q_tile, last_row) + copy_col;
+    V_gmem = row_of(args.V, q_tile, last_row) + copy_col;
   };
 
   // Loads this lane's share of Q: the four lanes of a row take its 16-byte chunks in turn. The last row stands in for rows
@@ -240,8 +245,8 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
   };
 
   load_Q(blockIdx.x);
-  prefetch_Q(blockIdx.x);
-  copy_KV_tile(0, blockIdx.x, last_kv_tile);
+  prepare_q_tile(blockIdx.x);
+  copy_KV_tile(0, last_kv_tile);
 
   // For each of this CTA's query tiles:
   int first_ring_tile = 0;  // number of this query tile's first K/V tile, counted across all query tiles
@@ -366,13 +371,10 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
     // older tile, so wait until all warps have read it. The first time, the buffer is empty and the wait ends at once.
     const auto copy_next = [&](int ring_tile, int kv_tile) {
       const int next_stage = (ring_tile + 1) % kStages;
-      if (kv_tile == 0 && !is_last) prefetch_Q(next_q_tile);
+      if (kv_tile == 0 && !is_last) prepare_q_tile(next_q_tile);
       if (kv_tile != 0 || !is_last) {
         wait(&empty[next_stage], (ring_tile + 1) / kStages % 2 ^ 1);
-        if (kv_tile != 0)
-          copy_KV_tile(next_stage, q_tile, kv_tile - 1);
-        else
-          copy_KV_tile(next_stage, next_q_tile, last_kv_tile);
+        copy_KV_tile(next_stage, kv_tile != 0 ? kv_tile - 1 : last_kv_tile);
       }
     };
     // The first step, of the last keys. If it is in the first half of a tile, copy the next one now.
@@ -394,10 +396,11 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
 
       // P V of the previous step, and S of this one. The compiler may reorder independent mmas, and prefers to begin with S,
       // for which the softmax waits. So S pretends to need a result of O += P V: `zero` is 0, which only the launcher knows,
-      // and K's fragments are not loaded before an mma of O is done. Most other elements of O would do as well.
+      // and K's fragments are not loaded before an mma of O is done. Which one, was found by trying: with others, the two warps
+      // of a scheduler may drift into step.
       finish_step();
-      static_assert(kHeadDim / 8 > 9);
-      start_step(stage * kStageSize + kv_row % kBlockKV * kHeadDim, __float_as_int(O_rmem[0][9][3]) & zero, kStepKV);
+      static_assert(kMmaM > 0 && kHeadDim / 8 > 13);
+      start_step(stage * kStageSize + kv_row % kBlockKV * kHeadDim, __float_as_int(O_rmem[0][13][3]) & zero, kStepKV);
       if (is_first_step) mbarrier_arrive(&empty[(ring_tile - 1) % kStages]);  // previous tile has been read
     }
     // Load the next Q while O is finished. At the end, this Q is reloaded without effect: an `if` would cost 64 registers.

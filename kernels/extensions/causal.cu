@@ -40,7 +40,7 @@ struct Traits {
   static constexpr int kSmemBytes = kStages * kStageSize * sizeof(Element) + kStages * 2 * 8;
   static_assert(kBlockQ == kNumWarps * kMmaM * 16, "each warp owns whole mma tiles");
   static_assert(kChunksPerRow % 8 == 0, "the XOR permutes eight chunks");
-  static_assert(kMmaM * 16 == 32, "prefetch_Q has each lane fetch a row");
+  static_assert(kMmaM * 16 == 32, "prepare_q_tile has each lane fetch a row");
   static_assert(kStages >= 2 && kStepKV % 16 == 0 &&
                 kBlockKV % (2 * kStepKV) == 0);  // a tile is copied in the middle of the previous one
 };
@@ -64,24 +64,22 @@ __device__ int fragment_offset(int lane_offset, int row, int col) {
   return (lane_offset ^ col % kSwizzled) + row * Traits::kHeadDim + col / kSwizzled * kSwizzled;
 }
 
-// How the CTA divides up a tile that it copies, 16 bytes per thread at a time: 16 neighbouring threads read one row,
-// and a thread's next row is kRowsAtOnce further on.
+// 16 neighbouring threads copy one row, 16 bytes each; a thread's next row is kRowsAtOnce further on.
 template <typename Traits>
 constexpr int kRowsAtOnce = Traits::kNumWarps * 32 / Traits::kChunksPerRow;
 
-// Starts copying a thread's share of kRows rows of kHeadDim elements from global to shared memory. Both pointers point
-// to the thread's first row. From there on, `rows` rows exist. Others become zero: their P is 0, and 0 times what is left
-// in V_smem may be NaN.
+// Starts copying a thread's share of kRows rows to shared memory, from the last row to the first. tile_smem points to the
+// thread's first row, tile_gmem to its last, and is moved back to the tile before. From the first row on, `rows` exist.
 template <typename Traits, int kRows, typename Element = typename Traits::Element>
-__device__ void copy_tile(Element* tile_smem, const Element* tile_gmem, std::int64_t row_stride, int rows) {
+__device__ void copy_tile(Element* tile_smem, const Element*& tile_gmem, std::int64_t row_stride, int rows) {
   static_assert(kRowsAtOnce<Traits> % 8 == 0, "all rows of a thread are swizzled alike");
 #pragma unroll
-  for (int row = 0; row < kRows; row += kRowsAtOnce<Traits>, tile_gmem += kRowsAtOnce<Traits> * row_stride)
+  for (int row = kRows - kRowsAtOnce<Traits>; row >= 0;
+       row -= kRowsAtOnce<Traits>, tile_gmem -= kRowsAtOnce<Traits> * row_stride)
     cp_async_16_or_zero(&tile_smem[row * Traits::kHeadDim], tile_gmem, row < rows);
 }
 
-// Fragments are loaded from K_smem [kBlockKV][kHeadDim] and V_smem [kBlockKV][kHeadDim]. In each ldmatrix, lanes 0–7
-// supply the row addresses of the first 8×8 matrix, lanes 8–15 of the second, and so on.
+// In each ldmatrix, lanes 0–7 supply the row addresses of the first 8×8 matrix, lanes 8–15 of the second, and so on.
 
 // B = Kᵀ[16 of head_dim][16 keys], for mma_n and mma_n + 1. Two matrices, side by side along head_dim, form the B of
 // one mma_n, and four matrices form the B of two.
@@ -166,8 +164,7 @@ __device__ inline void wait(std::uint64_t* barrier, int parity) {
   __syncwarp();  // lanes may leave the loop at different times, and ldmatrix and mma need the whole warp (.aligned)
 }
 
-// num_q_tiles counts all query tiles of the problem. Each CTA has at least one. L_gmem [batch][heads][seq_len] is nullptr if
-// it is not wanted.
+// num_q_tiles counts all query tiles; each CTA has at least one. L_gmem [batch][heads][seq_len] is nullptr if not wanted.
 template <typename Traits, bool kCausal>
 __global__ void __launch_bounds__(Traits::kNumWarps * 32)
     flash_attention(AttentionArgs args, float* L_gmem, float scale, int num_q_tiles, int zero) {
@@ -211,7 +208,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
   const auto keys_of = [&](int q_tile, int r) {
     return kCausal ? first_row_of(q_tile) + r + 1 + args.seq_len_kv - args.seq_len : args.seq_len_kv;
   };
-  // The last key that row r needs, and the last tile that a query tile needs. Even if no row sees a key, one step is computed.
+  // The last key and the last tile that are needed. Even if no row sees a key, one step is computed.
   const auto last_key_of = [&](int q_tile, int r) {
     return kCausal ? max(min(keys_of(q_tile, r), args.seq_len_kv), 1) - 1 : args.seq_len_kv - 1;
   };
@@ -221,22 +218,23 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
   if (threadIdx.x < 2 * kStages) mbarrier_init(&full[threadIdx.x], Traits::kNumWarps * 32);
   __syncthreads();  // the barriers are initialised; this is the last time that all warps wait for each other
 
-  // Copies this thread's share of a tile of K and V, number `kv_tile` of the query tile's head, and arrives at full when the
-  // copies have completed. Pointers that are kept from one tile to the next would take registers that S needs.
-  const auto copy_KV_tile = [&](int stage, int q_tile, int kv_tile) {
-    const int row = kv_tile * kBlockKV + copy_row, rows = args.seq_len_kv - row;
-    copy_tile<Traits, kBlockKV>(K_smem + stage * kStageSize + copy_offset, row_of(args.K, q_tile, row) + copy_col,
-                                args.K.row_stride, rows);
-    copy_tile<Traits, kBlockKV>(V_smem + stage * kStageSize + copy_offset, row_of(args.V, q_tile, row) + copy_col,
-                                args.V.row_stride, rows);
+  // Copies this thread's share of tile `kv_tile` of K and V, and arrives at full when the copies have completed.
+  const Element *K_gmem, *V_gmem;
+  const auto copy_KV_tile = [&](int stage, int kv_tile) {
+    const int rows = args.seq_len_kv - kv_tile * kBlockKV - copy_row;
+    copy_tile<Traits, kBlockKV>(K_smem + stage * kStageSize + copy_offset, K_gmem, args.K.row_stride, rows);
+    copy_tile<Traits, kBlockKV>(V_smem + stage * kStageSize + copy_offset, V_gmem, args.V.row_stride, rows);
     cp_async_mbarrier_arrive(&full[stage]);
   };
 
-  // Prefetches a query tile into L2, where load_Q will find it: each lane fetches a row.
-  const auto prefetch_Q = [&](int q_tile) {
+  // Prepares for a query tile: K and V will be copied from its last tile on, and each lane prefetches a row of Q into L2.
+  const auto prepare_q_tile = [&](int q_tile) {
     const int row = min(first_row_of(q_tile) + warp_row + lane_id, args.seq_len - 1);
     const Element* Q_gmem = row_of(args.Q, q_tile, row);
     for (int col = 0; col < kHeadDim; col += 128 / sizeof(Element)) prefetch_to_L2(&Q_gmem[col]);
+    const int last_row = (last_kv_tile_of(q_tile) + 1) * kBlockKV - kRowsAtOnce<Traits> + copy_row;  // may not exist
+    K_gmem = row_of(args.K, q_tile, last_row) + copy_col;
+    V_gmem = row_of(args.V, q_tile, last_row) + copy_col;
   };
 
   // Loads this lane's share of Q: the four lanes of a row take its 16-byte chunks in turn. Beyond the last row, it stands in.
@@ -256,8 +254,8 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
   };
 
   load_Q(blockIdx.x);
-  prefetch_Q(blockIdx.x);
-  copy_KV_tile(0, blockIdx.x, last_kv_tile_of(blockIdx.x));
+  prepare_q_tile(blockIdx.x);
+  copy_KV_tile(0, last_kv_tile_of(blockIdx.x));
 
   // For each of this CTA's query tiles:
   int first_ring_tile = 0;  // number of this query tile's first K/V tile, counted across all query tiles
@@ -267,8 +265,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
     next_q_tile = q_tile + (kCausal ? 2 * (gridDim.x - q_tile % gridDim.x) - 1 : gridDim.x);
     const bool is_last = next_q_tile >= num_q_tiles;
 
-    // In each 16-row mma tile, a lane holds parts of two rows, lane_id / 4 and lane_id / 4 + 8; `half` selects one of
-    // them. The last index of a fragment array selects one of a lane's registers of A, B or D.
+    // In each 16-row mma tile, a lane holds parts of two rows, lane_id / 4 and lane_id / 4 + 8; `half` selects one.
     float O_rmem[kMmaM][kHeadDim / 8][4] = {};  // [mma_m][mma_n][D], not normalised
     float row_max[kMmaM][2];                    // [mma_m][half], maximum m of scale · S when last computed
     float row_sum[kMmaM][2] = {};               // [mma_m][half], sum l of this lane's 2^(scale · S - row_max) so far
@@ -325,10 +322,10 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
       // Online softmax, and P to 16 bits. O and the row sums are relative to the maximum of some earlier step.
       float new_sum[kMmaM][2];  // [mma_m][half], sum of this lane's P
       bool in_range = exponentials<Traits>(P_rmem, new_sum, S_rmem, row_max, scale);
-      // All lanes must decide together, because the branch contains shuffles. It is taken the first time, when row_max, the
-      // lowest finite number, makes the sums infinite, and for a step that may be cut.
+      // All lanes must decide together. The branch is taken when row_max, at first the lowest finite number, makes the sums
+      // infinite, and for a step that may be cut.
       if (!__all_sync(0xffffffff, in_range && keys >= kStepKV)) {
-        // Mask keys that a row does not see, before they can be the maximum. If it sees none, row_max stays finite, and P is 0.
+        // Mask keys that a row does not see, before the maximum. If it sees none, row_max stays finite, and P is 0.
 #pragma unroll
         for (int mma_m = 0; mma_m < kMmaM; ++mma_m)
 #pragma unroll
@@ -381,17 +378,13 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
             mma_m16n8k16<Element>(O_rmem[mma_m][piece % kPiecesV * 2 + n], P_rmem[mma_m][mma_k], V_rmem[piece % 2][n]);
       }
     };
-    // During tile `kv_tile`, copies the one before; during tile 0, the last one for the next query tile. Its buffer holds an
-    // older tile, so wait until all warps have read it. The first time, the buffer is empty and the wait ends at once.
+    // During tile `kv_tile`, copies the one before; during tile 0, the last one for the next query tile. Waits for its buffer.
     const auto copy_next = [&](int ring_tile, int kv_tile) {
       const int next_stage = (ring_tile + 1) % kStages;
-      if (kv_tile == 0 && !is_last) prefetch_Q(next_q_tile);
+      if (kv_tile == 0 && !is_last) prepare_q_tile(next_q_tile);
       if (kv_tile != 0 || !is_last) {
         wait(&empty[next_stage], (ring_tile + 1) / kStages % 2 ^ 1);
-        if (kv_tile != 0)
-          copy_KV_tile(next_stage, q_tile, kv_tile - 1);
-        else
-          copy_KV_tile(next_stage, next_q_tile, last_kv_tile_of(next_q_tile));
+        copy_KV_tile(next_stage, kv_tile != 0 ? kv_tile - 1 : last_kv_tile_of(next_q_tile));
       }
     };
     // Tiles that only other warps read: copy the next one, and release it.
@@ -416,11 +409,11 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
       if (kv_row % kBlockKV == kBlockKV / 2 - kStepKV) copy_next(ring_tile, kv_row / kBlockKV);
       // P V of the previous step, and S of this one. S pretends to need a result of O += P V, as in 16: `zero` is 0.
       finish_step();
-      static_assert(kHeadDim / 8 > 9);
-      start_step(stage * kStageSize + kv_row % kBlockKV * kHeadDim, __float_as_int(O_rmem[0][9][3]) & zero, keys);
+      static_assert(kMmaM > 1 && kHeadDim / 8 > 15);
+      start_step(stage * kStageSize + kv_row % kBlockKV * kHeadDim, __float_as_int(O_rmem[1][15][3]) & zero, keys);
       if (is_first_step) mbarrier_arrive(&empty[(ring_tile - 1) % kStages]);  // previous tile has been read
     };
-    // From the end to the start. The diagonal cuts no more than a warp's first three steps.
+    // For each further step of 16 keys, from the end to the start. The diagonal cuts at most a warp's first three steps.
     int kv_row = last_step - kStepKV;
     static_assert(kMmaM * 16 <= 2 * kStepKV);
     if constexpr (kCausal) {
@@ -431,6 +424,18 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
 #pragma unroll 1
     for (; kv_row >= 0; kv_row -= kStepKV) step(kv_row, kStepKV);
 
+    // Store L, before the next Q needs the registers of row_max.
+    const int first_row = first_row_of(q_tile) + warp_row + lane_id / 4;
+#pragma unroll
+    for (int mma_m = 0; mma_m < kMmaM; ++mma_m)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int row = first_row + mma_m * 16 + half * 8;
+        row_sum[mma_m][half] = group_sum(row_sum[mma_m][half]);  // l
+        if (L_gmem != nullptr && row < args.seq_len && lane_id % 4 == 0)
+          L_gmem[std::int64_t{head_of(q_tile)} * args.seq_len + row] =
+              (row_max[mma_m][half] + log2f(row_sum[mma_m][half])) * 0.693147181f;  // log(2)
+      }
     // Load the next Q while O is finished. At the end, this Q is reloaded without effect: an `if` would cost 64 registers.
     load_Q(is_last ? q_tile : next_q_tile);
     finish_step();
@@ -439,17 +444,12 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
 
     // Normalise and store O. The four lanes of a row exchange pairs of elements, so that each stores 16 bytes at a time.
     Element* O_gmem = row_of(args.O, q_tile, 0);
-    const int first_row = first_row_of(q_tile) + warp_row + lane_id / 4;
 #pragma unroll
     for (int mma_m = 0; mma_m < kMmaM; ++mma_m)
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int row = first_row + mma_m * 16 + half * 8;
-        const float sum = group_sum(row_sum[mma_m][half]);
-        const float inverse_sum = sum > 0 ? 1 / sum : 0;  // 1 / l
-        if (L_gmem != nullptr && row < args.seq_len && lane_id % 4 == 0)
-          L_gmem[std::int64_t{head_of(q_tile)} * args.seq_len + row] =
-              (row_max[mma_m][half] + log2f(sum)) * 0.693147181f;  // log(2)
+        const float inverse_sum = row_sum[mma_m][half] > 0 ? 1 / row_sum[mma_m][half] : 0;  // 1 / l
         const auto pair = [&](int mma_n) {
           const float* O = &O_rmem[mma_m][mma_n][2 * half];
           return pack<Element>(O[0] * inverse_sum, O[1] * inverse_sum);
