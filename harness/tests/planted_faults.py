@@ -1499,7 +1499,7 @@ FAULTS += [
         "row < args.seq_len && lane_id",
         "lane_id",
         "out_of_bounds",
-        "Store L + ",
+        "Store L + 7",
     ),
     Fault(
         "the mask is aligned with the first key",
