@@ -35,6 +35,10 @@ struct UsefulWork {
   /// of warps that copy: how far other warps have got does not matter.
   std::uint64_t loads_of_copies = 0, bytes_in_flight = 0;
 
+  /// Over the exponentials (of warps): the bytes that the warp had loaded from global memory before, and all that it
+  /// loads. A softmax that is computed online begins early; one that needs all scores first begins late.
+  std::uint64_t bytes_before_exponentials = 0, bytes_around_exponentials = 0;
+
   UsefulWork& operator+=(const UsefulWork& other);
   bool operator==(const UsefulWork&) const = default;
 };
@@ -54,6 +58,8 @@ void for_each_number(SomeWork& work, Visit visit) {
   visit("global_load_bytes", work.global_load_bytes);
   visit("loads_of_copies", work.loads_of_copies);
   visit("bytes_in_flight", work.bytes_in_flight);
+  visit("bytes_before_exponentials", work.bytes_before_exponentials);
+  visit("bytes_around_exponentials", work.bytes_around_exponentials);
 }
 
 }  // namespace flash_ladder::emulator

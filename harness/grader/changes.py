@@ -12,7 +12,8 @@ LONGEST = 1500
 
 def functions(source: str) -> dict[str, list[str]]:
     """The tokens of each function of device code by the function's name; those between functions under ""."""
-    words = tokens(source)
+    # A string may be assembly: its words count.
+    words = [part for word in tokens(source) for part in (re.findall(r"\w+|[^\w\s]", word) if '"' in word else [word])]
     found: dict[str, list[str]] = {"": []}
     i = 0
     while i < len(words):

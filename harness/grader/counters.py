@@ -36,7 +36,7 @@ def kept_counters(
 def to_keep(assignment: Assignment, cases: list[str], answers: list[dict[str, Any]]) -> dict[str, Any]:
     """The same for the file, from the results of the reference answer."""
     kept = [
-        {"name": name, "counters": answer["counters"], "useful": answer["useful"]}
+        {"name": name, **{key: answer[key] for key in ("counters", "useful", "shared_bytes")}}
         for name, answer in zip(cases, answers, strict=True)
     ]
     return {"page": assignment.page, "cases": kept}

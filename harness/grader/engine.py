@@ -15,6 +15,7 @@ from changes import changed_tokens
 from compiler import Machine, NotGraded, Refused, compile_ptx, printable, ptx_hash, read_submission
 from counters import kept_counters
 from gpu import REFERENCE, THIS_FILE, Gpu
+from influence import KINDS, influence
 from launches import make_launch, run_launches
 from points import Graded, grade_check
 from similarity import tokens
@@ -42,39 +43,41 @@ class Grader:
                 why = str(error) if isinstance(error, AssignmentError) else repr(error)
                 raise AssignmentError(f"{assignment.name}: the case '{case['label']}': {why}") from error
         self._starter_source = assignment.starter()
-        self._answers: dict[str, list[dict[str, Any]]] = {}  # those of the reference answer and of the starter
+        # Those of the reference answer and of the starter, and the PTX that gave them.
+        self._answers: dict[str, tuple[str, list[dict[str, Any]]]] = {}
         try:
             self.reference_source = assignment.reference_answer()
         except AnswersMissing as error:
             self.reference_source = None
             labels = [launch.case["label"] for launch in self.launches]
-            self._answers["reference answer"] = kept_counters(assignment, hidden, labels, error)
+            self._answers["reference answer"] = "", kept_counters(assignment, hidden, labels, error)
         self._starter_score: float | None = None
         self._lock = threading.RLock()
 
-    def _answers_of(self, what: str, source: str | None) -> list[dict[str, Any]]:
+    def _answers_of(self, what: str, source: str | None) -> tuple[str, list[dict[str, Any]]]:
         with self._lock:
             if what not in self._answers:
                 try:
                     ptx = compile_ptx(self.machine, source.encode())
                 except Refused as error:
                     raise AssignmentError(f"{self.assignment.name}: the {what}: {error}") from error
-                self._answers[what] = run_launches(self.machine, ptx, self.launches)
+                self._answers[what] = ptx, run_launches(self.machine, ptx, self.launches)
             return self._answers[what]
 
     def reference(self) -> list[dict[str, Any]]:
         """The results of the reference answer."""
-        return self._answers_of("reference answer", self.reference_source)
+        return self._answers_of("reference answer", self.reference_source)[1]
 
     def starter(self) -> list[dict[str, Any]]:
         """The results of the untouched starter."""
-        return self._answers_of("starter", self._starter_source)
+        return self._answers_of("starter", self._starter_source)[1]
 
     def starter_score(self) -> float:
         """The points of the untouched starter."""
         with self._lock:
             if self._starter_score is None:
-                graded = self._graded(self.starter(), self._starter_source)
+                ptx, answers = self._answers_of("starter", self._starter_source)
+                graded = self._graded(answers, self._starter_source, ptx)
                 checks = [grade_check(check, graded) for check in self.assignment.data["check"]]
                 self._starter_score = sum(check["points"] for check in checks)
             return self._starter_score
@@ -85,12 +88,17 @@ class Grader:
         return any(re.search(rf"\b{name}\b", str(table.get(key, ""))) for table in tables
                    for key in ("value", "needs", "full", "none", "work"))  # fmt: skip
 
-    def _graded(self, answers: list[dict[str, Any]], source: str) -> Graded:
+    def _influence(self, answers: list[dict[str, Any]], ptx: str) -> list[dict[str, float]] | None:
+        kinds = [kind for kind in KINDS if self._mentions(rf"influence\.{kind}")]
+        return influence(self.machine, ptx, self.launches, answers, kinds) if kinds else None
+
+    def _graded(self, answers: list[dict[str, Any]], source: str, ptx: str) -> Graded:
         return Graded(
             self.launches, answers,
             self.reference() if self._mentions("reference") else None,
             self.starter() if self._mentions("starter") else None,
             changed_tokens(self._starter_source, source) if self._mentions("changed") else None,
+            self._influence(answers, ptx),
         )  # fmt: skip
 
     def _parts(self, source: str) -> dict[str, float]:
@@ -186,7 +194,7 @@ class Grader:
             for launch, answer in zip(self.launches, answers, strict=True)
         ]
         try:
-            graded = self._graded(answers, source.decode())
+            graded = self._graded(answers, source.decode(), ptx)
             result["checks"] = [grade_check(check, graded) for check in checks]
             if any(answer["wrong"] for answer in answers):
                 own = sum(check["points"] for check in result["checks"])

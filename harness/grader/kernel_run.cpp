@@ -164,6 +164,7 @@ json launch_in_child(const std::string& ptx, const std::string& source_name, con
   for (std::size_t i = 0; i < buffers.size(); ++i)
     memory.read(buffers[i].bytes.data(), addresses[i], buffers[i].bytes.size());
   json answer = report_to_json(report, source_name, options.max_warp_instructions);
+  answer["shared_bytes"] = kernel.static_shared_bytes() + request.at("shared").get<std::size_t>();
   answer["ptx"] = report.executed;
   answer["printed"] = printed;
   return answer;
@@ -307,11 +308,10 @@ json run_kernel(const std::string& ptx, const std::string& source_name, const js
     std::memcpy(buffer.bytes.data(), next, buffer.bytes.size());
     next += buffer.bytes.size();
   }
-  if (attention) {
+  if (attention)
     answer["wrong"] = why_wrong(*attention, buffers, after, {.seq_len = attention->inputs.problem.seq_len}, 1);
-  } else {
-    for (const Buffer& buffer : after) answer["buffers"][buffer.name] = to_hex(buffer.bytes);
-  }
+  for (const Buffer& buffer : after)
+    if (!attention || !buffer.initialised) answer["buffers"][buffer.name] = to_hex(buffer.bytes);
   return answer;
 }
 

@@ -33,9 +33,10 @@ struct RunLimits {
 ///    "message": "…",                               unless it ran
 ///    "findings": [{"kind", "message", "line", "text", "count"}], "counters": {…}, "lines": [{"line", "position", "counters"}],
 ///    "useful": {…},                                emulator::UsefulWork
+///    "shared_bytes": 1024,                         static and dynamic shared memory of a CTA
 ///    "printed": "…",                               the beginning of the kernel's output
 ///    "wrong": "…",                                 for a problem: why the output is wrong; empty if it is right
-///    "buffers": {"y": "…"}}                        for buffers: their bytes after the launch
+///    "buffers": {"y": "…"}}                        the bytes of the buffers after the launch; for a problem, only of O
 ///
 /// `line` is a line of the submission, or null. Throws std::exception for an invalid request.
 nlohmann::json run_kernel(const std::string& ptx, const std::string& source_name, const nlohmann::json& request,

@@ -177,7 +177,8 @@ def run_launches(machine: Machine, ptx: str, launches: list[Launch]) -> list[dic
         if answer["status"] == "not_graded":
             raise NotGraded(f"{launch.case['label']}: {answer['message']}")
         if answer["status"] == "refused":
-            answer |= {"wrong": answer["message"], "findings": [], "counters": {}, "useful": {}, "lines": []}
+            empty = {"findings": [], "counters": {}, "useful": {}, "shared_bytes": 0, "lines": []}
+            answer |= empty | {"wrong": answer["message"]}
         elif "problem" not in launch.request:
             answer["wrong"] = why_wrong(launch, answer["buffers"])
     return answers

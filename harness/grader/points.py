@@ -21,14 +21,17 @@ class Graded:
     reference: list[dict[str, Any]] | None  # the answers of the reference answer, if any expression needs them
     starter: list[dict[str, Any]] | None
     changed: dict[str, int] | None  # by kernel: tokens that differ from the starter
+    influence: list[dict[str, float]] | None  # by case: whether the results of some instructions matter
 
     def names(self, i: int) -> dict[str, Any]:
         """What expressions about case i may use."""
         launch, answer = self.launches[i], self.answers[i]
-        names = launch.names | answer["counters"] | {"ptx": answer.get("ptx", ""), "useful": counts(answer["useful"])}
+        names = launch.names | counted(answer) | {"ptx": answer.get("ptx", "")}
         for name, others in (("reference", self.reference), ("starter", self.starter)):
             if others is not None:
-                names[name] = counts(others[i]["counters"] | {"useful": counts(others[i]["useful"])})
+                names[name] = counts(counted(others[i]))
+        if self.influence is not None:
+            names["influence"] = counts(self.influence[i])
         if self.changed is not None:
             names["changed"] = self.changed.get(launch.case["kernel"], 0)
         return names
@@ -44,6 +47,11 @@ class Graded:
             return 1.0, ""
         share = max(0.0, share)
         return share, case["work_lost"].format(value=share, changed=names.get("changed", 0))
+
+
+def counted(answer: dict[str, Any]) -> dict[str, Any]:
+    more = {"useful": counts(answer["useful"]), "shared_bytes": answer["shared_bytes"]}
+    return answer["counters"] | more
 
 
 def counts(values: dict[str, Any]) -> types.SimpleNamespace:

@@ -5,10 +5,13 @@ from __future__ import annotations
 
 import os
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from answers import CHEATS, HONEST, ORDERED, Answer, tile_by_tile
+from answers import MODULES
+from answers.cp_async import tile_by_tile
+from answers.edits import Write
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("FLASH_LADDER_BUILD_DIR", ROOT / "build"))
@@ -20,6 +23,12 @@ from compiler import Machine  # noqa: E402
 from engine import Grader  # noqa: E402
 
 
+def course_of(name: str) -> str:
+    """In 06, four rows start in the same bank, so that half of the conflicts can be removed."""
+    courses = (f"practice {i}" for i in range(100))
+    return next(course for course in courses if read_assignment(name, course).values.get("alike", 4) == 4)
+
+
 class Graders:
     """A grader for each assignment that a test uses."""
 
@@ -29,10 +38,7 @@ class Graders:
 
     def __getitem__(self, name: str) -> Grader:
         if name not in self.made:
-            # In 06, four rows start in the same bank, so that half of the conflicts can be removed.
-            courses = (f"practice {i}" for i in range(100))
-            course = next(c for c in courses if read_assignment(name, c).values.get("alike", 4) == 4)
-            self.made[name] = Grader(self.machine, read_assignment(name, course), "hidden")
+            self.made[name] = Grader(self.machine, read_assignment(name, course_of(name)), "hidden")
         return self.made[name]
 
 
@@ -49,37 +55,67 @@ def grade(grader: Grader, folder: Path, text: str) -> dict:
     return result
 
 
-def shown(answer: Answer) -> str:
-    return f"{answer.assignment}: {answer.name}"
+def answers_of(kind: str) -> list[tuple[str, str, str]]:
+    return [(name, kind, what) for name, module in MODULES.items() for what in dict(getattr(module, kind))]
 
 
-@pytest.mark.parametrize("answer", CHEATS, ids=shown)
-def test_a_cheat_does_not_pass(answer: Answer, graders: Graders, tmp_path: Path) -> None:
-    grader = graders[answer.assignment]
-    result = grade(grader, tmp_path, answer.write(grader.assignment))
-    assert result["score"] < grader.assignment.pass_mark, result["checks"]
+def text_of(name: str, kind: str, what: str, graders: Graders) -> str:
+    write: Write = dict(getattr(MODULES[name], kind))[what]
+    return write(graders[name].assignment)
 
 
-@pytest.mark.parametrize("answer", HONEST, ids=shown)
-def test_an_honest_answer_has_nearly_all_points(answer: Answer, graders: Graders, tmp_path: Path) -> None:
-    grader = graders[answer.assignment]
-    result = grade(grader, tmp_path, answer.write(grader.assignment))
+@pytest.fixture(scope="module")
+def results(graders: Graders, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict:
+    """The results of all answers that the selected tests need, graded side by side."""
+    wanted: set[tuple[str, str, str]] = set()
+    for item in request.session.items:
+        parameters = getattr(item, "callspec", None)
+        if parameters is not None and "answer" in parameters.params:
+            wanted.add(parameters.params["answer"])
+        elif parameters is not None and "ordered" in parameters.params:
+            wanted |= {answer for answer in answers_of("ORDERED") if answer[0] == parameters.params["ordered"]}
+
+    def one(answer: tuple[str, str, str]) -> tuple[tuple[str, str, str], dict]:
+        return answer, grade(graders[answer[0]], tmp_path_factory.mktemp("answer"), text_of(*answer, graders))
+
+    for name in {name for name, _, _ in wanted}:
+        graders[name]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return dict(pool.map(one, sorted(wanted)))
+
+
+def shown(answer: tuple[str, str, str]) -> str:
+    return f"{answer[0]}: {answer[2]}"
+
+
+@pytest.mark.parametrize("answer", answers_of("CHEATS"), ids=shown)
+def test_a_cheat_does_not_pass(answer: tuple[str, str, str], graders: Graders, results: dict) -> None:
+    result = results[answer]
+    assert result["score"] < graders[answer[0]].assignment.pass_mark, result["checks"]
+
+
+@pytest.mark.parametrize("answer", answers_of("HONEST"), ids=shown)
+def test_an_honest_answer_has_nearly_all_points(answer: tuple[str, str, str], results: dict) -> None:
+    result = results[answer]
     assert result["score"] >= 95, [check for check in result["checks"] if check["lost"]]
 
 
-@pytest.mark.parametrize("name", ORDERED)
-def test_better_answers_have_more_points(name: str, graders: Graders, tmp_path: Path) -> None:
-    grader = graders[name]
-    scores = {what: grade(grader, tmp_path, write(grader.assignment))["score"] for what, write in ORDERED[name]}
+@pytest.mark.parametrize("ordered", MODULES)
+def test_better_answers_have_more_points(ordered: str, results: dict) -> None:
+    scores = {answer[2]: results[answer]["score"] for answer in answers_of("ORDERED") if answer[0] == ordered}
     ascending = list(scores.values())
     assert ascending == sorted(set(ascending)), scores
     assert ascending[-1] == 100
 
 
+@pytest.mark.parametrize("name", MODULES)
+def test_there_are_many_of_each(name: str) -> None:
+    assert len(MODULES[name].CHEATS) >= 8 and len(MODULES[name].HONEST) >= 10
+
+
 def test_parts_that_are_right_are_named(graders: Graders, tmp_path: Path) -> None:
     grader = graders["04_mma"]
-    (wrong,) = (write for what, write in ORDERED["04_mma"] if what == "one index of P wrong")
-    result = grade(grader, tmp_path, wrong(grader.assignment))
+    result = grade(grader, tmp_path, text_of("04_mma", "ORDERED", "one index of P wrong", graders))
     (parts,) = (check for check in result["checks"] if check["kind"] == "parts")
     assert result["score"] < grader.assignment.pass_mark
     right, wrong = parts["lost"]
@@ -116,6 +152,8 @@ __global__ void b() {}
     assert changed_tokens(starter, starter.replace("= 1", "= 2 + 3")) == {"a": 3, "b": 0}
     assert changed_tokens(starter, starter.replace("return x", "return -x")) == {"a": 1, "b": 1}, "both may call it"
     assert changed_tokens(starter, starter.replace("N 4", "N 5")) == {"a": 1, "b": 1}
+    assembly = starter.replace("x[0] = 1;", 'asm("mov.u32 %0, 1; st.global.u32 [%1], %0;");')
+    assert changed_tokens(starter, assembly)["a"] > 15, "the words of a string"
     added = changed_tokens(starter, starter + "__device__ void g() { while (true) f(1); }")
     assert added == {"a": 16, "b": 16}
     assert changed_tokens(starter, "")["a"] > 10, "what was removed has changed"

@@ -392,6 +392,10 @@ void Dataflow::count_in_flight(const std::vector<bool>& is_useful, UsefulWork& w
 UsefulWork Dataflow::finish() {
   UsefulWork work;
   const std::vector<bool> is_useful = useful_nodes();
+  struct Loaded {
+    std::uint64_t bytes = 0, exponentials = 0;
+  };
+  std::vector<Loaded> loaded(copies_.size());  // by warp: from global memory so far
   for (std::size_t i = 1; i < nodes_.size(); ++i) {
     if (!is_useful[i]) continue;
     const Node& node = nodes_[i];
@@ -416,6 +420,7 @@ UsefulWork Dataflow::finish() {
           ++work.shared_load_instructions;
         } else if (node.space == ptx::Space::global) {
           work.global_load_bytes += bytes;
+          loaded[node.warp].bytes += bytes;
         }
         break;
       case Kind::store:
@@ -423,6 +428,8 @@ UsefulWork Dataflow::finish() {
         break;
       case Kind::exponential:
         work.exponentials += lanes * described.values;
+        work.bytes_before_exponentials += loaded[node.warp].bytes;
+        ++loaded[node.warp].exponentials;
         break;
       case Kind::shuffle:
         ++work.shuffle_instructions;
@@ -431,6 +438,7 @@ UsefulWork Dataflow::finish() {
         break;
     }
   }
+  for (const auto& [bytes, exponentials] : loaded) work.bytes_around_exponentials += bytes * exponentials;
   count_distances(is_useful, work);
   count_in_flight(is_useful, work);
   start();

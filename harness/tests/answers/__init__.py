@@ -1,0 +1,28 @@
+"""Answers to the assignments, for tests of their points: cheats, honest answers in various styles, and partial ones.
+Each is text made from the course's starter or reference answer. A module for each assignment has
+
+  CHEATS    below the pass mark
+  HONEST    with nearly all points
+  ORDERED   in the order in which a teacher would place them, the best last
+"""
+
+from . import (
+    bug_hunt,
+    cp_async,
+    double_buffered_mma,
+    ldmatrix,
+    mma,
+    online_softmax,
+    overlapped_softmax,
+    puzzles,
+    swizzle,
+    tiled,
+)  # fmt: skip
+
+MODULES = {
+    module.NAME: module
+    for module in (
+        puzzles, online_softmax, tiled, mma, cp_async, swizzle, ldmatrix, bug_hunt, double_buffered_mma,
+        overlapped_softmax,
+    )
+}  # fmt: skip
