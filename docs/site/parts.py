@@ -25,10 +25,12 @@ In a page:
 ```{graded}                 on an assignment's page: what is graded, with points
 ```{hints}                  on an assignment's page: its hints, each folded away
 ```{mistakes} NN NN …       the mistakes that the tests plant in a kernel, and their symptoms
+```{teachers}              what two teachers would give for answers, and the grader's points
 """
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -531,6 +533,18 @@ def mistakes(facts: Facts, asked: Asked) -> list[Part]:
     if not rows:
         raise FactError(f"no fault is planted in {', '.join(kernels)}")
     return [Table("mistakes", ["mistake", "how it shows up"], rows)]
+
+
+@directive(has_argument=False)
+def teachers(facts: Facts, asked: Asked) -> list[Part]:
+    """What two teachers would give for some answers, and the grader's points."""
+    del facts, asked
+    table = json.loads((sources.ROOT / "harness" / "tests" / "teachers.json").read_text(encoding="utf-8"))
+    rows = [
+        [name.replace("_", " "), what, f"{first}", f"{second}", f"{grader:.0f}"]
+        for name, what, first, second, grader in table["answers"]
+    ]
+    return [Table("teachers", ["assignment", "answer", "first teacher", "second teacher", "grader"], rows)]
 
 
 def _shows(fault: planted_faults.Fault) -> str:

@@ -56,6 +56,19 @@ TEST(Dataflow, CountsWhatReachesTheOutput) {
   EXPECT_EQ(elsewhere, UsefulWork{}) << "what is stored there is not the output";
 }
 
+TEST(Dataflow, PlacesExponentialsAmongTheLoads) {
+  const std::string another = "ld.global.f32 %f3, [%rd1+128];\n";
+  const std::string sum = "add.f32 %f2, %f2, %f3;\nst.global.f32 [%rd2], %f2;\n";
+  const UsefulWork early = useful(kLoad + "ex2.approx.f32 %f2, %f1;\n" + another + sum);
+  EXPECT_EQ(early.bytes_before_exponentials, 128u);
+  EXPECT_EQ(early.bytes_around_exponentials, 256u);
+  const UsefulWork late = useful(kLoad + another + "ex2.approx.f32 %f2, %f1;\n" + sum);
+  EXPECT_EQ(late.bytes_before_exponentials, 256u);
+  EXPECT_EQ(late.bytes_around_exponentials, 256u);
+  const UsefulWork unused = useful(kLoad + another + "ex2.approx.f32 %f2, %f1;\nst.global.f32 [%rd2], %f2;\n");
+  EXPECT_EQ(unused.bytes_before_exponentials, 128u) << "the second load does not count";
+}
+
 TEST(Dataflow, AddressesAndGuardsAreNoValues) {
   EXPECT_EQ(useful(kLoad + "cvt.rzi.u32.f32 %r1, %f1;\nmul.wide.u32 %rd4, %r1, 4;\nadd.u64 %rd2, %rd2, %rd4;\n"
                            "mov.f32 %f2, 0f3f800000;\nst.global.f32 [%rd2], %f2;\n")

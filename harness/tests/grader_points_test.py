@@ -3,8 +3,11 @@ whatever style, and partial answers are ordered."""
 
 from __future__ import annotations
 
+import itertools
+import json
 import os
 import sys
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -15,12 +18,16 @@ from answers.edits import Write
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("FLASH_LADDER_BUILD_DIR", ROOT / "build"))
+TEACHERS = ROOT / "harness" / "tests" / "teachers.json"
+SURELY = 10  # points by which both teachers place one answer above another
+THOROUGH = "FLASH_LADDER_THOROUGH" in os.environ
 sys.path.insert(0, str(ROOT / "harness" / "grader"))
 
 from assignment import read_assignment  # noqa: E402
 from changes import changed_tokens  # noqa: E402
 from compiler import Machine  # noqa: E402
 from engine import Grader  # noqa: E402
+from influence import disturbed  # noqa: E402
 
 
 def course_of(name: str) -> str:
@@ -56,7 +63,13 @@ def grade(grader: Grader, folder: Path, text: str) -> dict:
 
 
 def answers_of(kind: str) -> list[tuple[str, str, str]]:
-    return [(name, kind, what) for name, module in MODULES.items() for what in dict(getattr(module, kind))]
+    """All answers of a kind; of cheats and honest answers, a third by default, and all with scripts/test --thorough."""
+    step = 1 if kind == "ORDERED" or THOROUGH else 3
+    return [
+        (name, kind, what)
+        for first, (name, module) in enumerate(MODULES.items())
+        for what in list(dict(getattr(module, kind)))[first % step :: step]
+    ]
 
 
 def text_of(name: str, kind: str, what: str, graders: Graders) -> str:
@@ -113,6 +126,35 @@ def test_there_are_many_of_each(name: str) -> None:
     assert len(MODULES[name].CHEATS) >= 8 and len(MODULES[name].HONEST) >= 10
 
 
+def taught() -> list[list]:
+    """What two teachers would give for some answers: assignment, answer, points of each, and what the grader gave."""
+    return json.loads(TEACHERS.read_text(encoding="utf-8"))["answers"]
+
+
+@pytest.mark.parametrize("ordered", MODULES)
+def test_the_grader_orders_answers_as_two_teachers_do(ordered: str, results: dict) -> None:
+    rows = [
+        (what, first, second, results[ordered, "ORDERED", what]["score"], recorded)
+        for name, what, first, second, recorded in taught()
+        if name == ordered
+    ]
+    for what, *_, score, recorded in rows:
+        assert score == pytest.approx(recorded, abs=1), (
+            f"{what}: run this file with --record, then scripts/docs --pages"
+        )
+    for a, b in itertools.permutations(rows, 2):
+        if a[1] + SURELY <= b[1] and a[2] + SURELY <= b[2]:
+            assert a[3] < b[3], f"{a[0]} should be below {b[0]}"
+
+
+def test_the_grader_is_about_as_far_from_the_teachers_as_they_are_from_each_other() -> None:
+    rows = taught()
+    assert len(rows) == 40
+    apart = sum(abs(first - second) for _, _, first, second, _ in rows) / len(rows)
+    off = sum(abs((first + second) / 2 - recorded) for _, _, first, second, recorded in rows) / len(rows)
+    assert off < 1.5 * apart, (off, apart)
+
+
 def test_parts_that_are_right_are_named(graders: Graders, tmp_path: Path) -> None:
     grader = graders["04_mma"]
     result = grade(grader, tmp_path, text_of("04_mma", "ORDERED", "one index of P wrong", graders))
@@ -142,6 +184,19 @@ def test_hints_come_one_for_each_attempt(graders: Graders, tmp_path: Path) -> No
         assert grade(grader, tmp_path, tile_by_tile(assignment))["hints"] == hints[:attempt]
 
 
+def test_results_are_changed_in_the_text() -> None:
+    mma = "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%f1, %f2}, {%r1}, {%r2}, {%f1, %f2};"
+    changed = disturbed(f"@%p1 {mma}", "mma")
+    assert changed.split("\n")[1:] == [f"@%p1 mul.f32 %f{i}, %f{i}, 0f3F400000;" for i in (1, 2)]
+    assert disturbed(mma, "ldmatrix") == mma
+    load = "ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%r1, %r2}, [%r3];"
+    assert "xor.b32 %r2, %r2" in disturbed(load, "ldmatrix")
+    assert "xor.b16 %rs1, %rs1" in disturbed("ld.shared.u16 %rs1, [%r3];", "shared_loads")
+    assert "xor.b32 %r1, %r1" in disturbed("shfl.sync.bfly.b32 \t%r1|%p1, %r2, 16, 31, -1;", "shuffles")
+    copy = disturbed("cp.async.cg.shared.global [%r1], [%rd2+32], 16;", "copies")
+    assert "add.s64 %from_beside, %rd2, 32;" in copy and "[%r1], [%from_beside], 16;" in copy
+
+
 def test_changes_are_counted_by_kernel() -> None:
     starter = """#define N 4
 __device__ int f(int x) { return x; }
@@ -158,3 +213,18 @@ __global__ void b() {}
     assert added == {"a": 16, "b": 16}
     assert changed_tokens(starter, "")["a"] > 10, "what was removed has changed"
     assert changed_tokens(starter, starter.replace("x[0] = 1;", "x[0] = 1;" * 5000))["a"] > 1000
+
+
+def record() -> None:
+    """Writes what the grader gives into the table of what teachers would give."""
+    graders, table = Graders(), json.loads(TEACHERS.read_text(encoding="utf-8"))
+    with tempfile.TemporaryDirectory() as folder:
+        for row in table["answers"]:
+            row[4:] = [grade(graders[row[0]], Path(folder), text_of(row[0], "ORDERED", row[1], graders))["score"]]
+    rows = ",\n".join(f"    {json.dumps(row)}" for row in table["answers"])
+    about = ",\n".join(f"    {json.dumps(line)}" for line in table["about"])
+    TEACHERS.write_text(f'{{\n  "about": [\n{about}\n  ],\n  "answers": [\n{rows}\n  ]\n}}\n', encoding="utf-8")
+
+
+if __name__ == "__main__" and sys.argv[1:] == ["--record"]:
+    record()
