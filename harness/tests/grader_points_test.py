@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import os
 import sys
 import tempfile
@@ -89,7 +90,10 @@ def results(graders: Graders, request: pytest.FixtureRequest, tmp_path_factory: 
             wanted |= {answer for answer in answers_of("ORDERED") if answer[0] == parameters.params["ordered"]}
 
     def one(answer: tuple[str, str, str]) -> tuple[tuple[str, str, str], dict]:
-        return answer, grade(graders[answer[0]], tmp_path_factory.mktemp("answer"), text_of(*answer, graders))
+        try:
+            return answer, grade(graders[answer[0]], tmp_path_factory.mktemp("answer"), text_of(*answer, graders))
+        except AssertionError as error:  # for the test of this answer
+            return answer, {"score": math.nan, "checks": str(error)}
 
     for name in {name for name, _, _ in wanted}:
         graders[name]
@@ -110,7 +114,7 @@ def test_a_cheat_does_not_pass(answer: tuple[str, str, str], graders: Graders, r
 @pytest.mark.parametrize("answer", answers_of("HONEST"), ids=shown)
 def test_an_honest_answer_has_nearly_all_points(answer: tuple[str, str, str], results: dict) -> None:
     result = results[answer]
-    assert result["score"] >= 95, [check for check in result["checks"] if check["lost"]]
+    assert result["score"] >= 95, result["checks"]
 
 
 @pytest.mark.parametrize("ordered", MODULES)

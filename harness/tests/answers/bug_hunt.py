@@ -220,11 +220,9 @@ HONEST: dict[str, Write] = {
          "const int key = (lane_id >> 4 << 3) + (lane_id & 7), col = mma_k * 16 + (lane_id & 8);")),
     "a wait without a function": from_reference(("    wait(&full[tile % 2], tile / 2 % 2);",
         "    while (!mbarrier_test_wait(&full[tile % 2], tile / 2 % 2)) {}")),
-    "the phase counted": from_reference(
-        ("  copy_tile(0);\n  for (int tile = 0; tile < tiles; ++tile) {\n    if (tile + 1 < tiles) {\n      wait",
-         "  copy_tile(0);\n  int phase = 0;\n  for (int tile = 0; tile < tiles; ++tile) {\n    if (tile + 1 < "
-         "tiles) {\n      wait"),
-        ("    wait(&full[tile % 2], tile / 2 % 2);", "    wait(&full[tile % 2], phase);\n    phase ^= tile % 2;")),
+    "a pointer to the buffer": replaced(
+        (r"smem\[tile % (\d)\]\[at % 512\] \+ smem\[tile % \d\]\[\(at \+ 256\) % 512\];",
+         r"(smem[0] + tile % \1 * 512)[at % 512] + (smem[0] + tile % \1 * 512)[(at + 256) % 512];")),
     "the comment of each fault": from_reference(("  if (row >= rows) return;",
         "  // Rows 0 to rows - 1 exist.\n  if (row >= rows) return;")),
 }  # fmt: skip
