@@ -233,8 +233,9 @@ def chapter(facts: Facts, asked: Asked) -> list[Part]:
     file = facts.file(number)
     found: list[Part] = []
     if stale := facts.stale(number):
-        text = f"**The figures of this chapter are out of date.** {file} has changed since `{'`, `'.join(stale)}` was"
-        text += " recorded. The idea and the counts by hand still hold; the measured figures may not."
+        were = "was" if len(stale) == 1 else "were"
+        text = f"**The figures in this chapter are out of date.** {file} has changed since `{'` and `'.join(stale)}`"
+        text += f" {were} recorded. The idea and the hand counts still hold; the measured figures may not."
         refused = f"version {number:02} has changed since {', '.join(stale)} was recorded"
         found.append(Banner("Stale profile", text, refused))
     if missing := facts.missing(number):
@@ -319,9 +320,9 @@ def busy(facts: Facts, asked: Asked) -> list[Part]:
     rows = [[label(facts, n), *(facts.text(figure.format(n)) for figure in figures)] for n in numbers]
     note = (
         f"Nsight Compute on the {facts.device.name} at seq_len 2048, batch 16, 16 heads"
-        f" (profiles/{DEVICE}/ncu.json). Issue slots and tensor cores are shares of the"
-        " cycles in which an SM has work. “Shared memory” is the utilisation of the pipe that shared memory and L1"
-        " share. “L2” is the number of bytes moved, as a share of the maximum that L2 could have moved."
+        f" (profiles/{DEVICE}/ncu.json). “Issue slots” and “Tensor cores” are the shares of an SM's active cycles in"
+        " which these units were busy. “Shared memory” is the utilisation of the pipe that shared memory and L1 share."
+        " “L2” is the number of bytes moved, as a share of the maximum that L2 could have moved."
     )
     missing = [f"{n:02}" for n in numbers if not facts.has_busy(n)]
     if missing:
