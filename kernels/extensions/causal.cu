@@ -416,9 +416,8 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
     // For each further step of 16 keys, from the end to the start. The diagonal cuts at most a warp's first three steps.
     int kv_row = last_step - kStepKV;
     static_assert(kMmaM * 16 <= 2 * kStepKV);
-    if constexpr (kCausal)
 #pragma unroll 1
-      for (; kv_row >= max(last_step - 2 * kStepKV, 0); kv_row -= kStepKV) step(kv_row, warp_keys - kv_row);
+    for (; kCausal && kv_row >= max(last_step - 2 * kStepKV, 0); kv_row -= kStepKV) step(kv_row, warp_keys - kv_row);
 #pragma unroll 1
     for (; kv_row >= 0; kv_row -= kStepKV) step(kv_row, kStepKV);
 
