@@ -355,8 +355,8 @@ REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "fewer heads": (
         {"k": K[:, :, :1], "v": V[:, :, :1], "kernel": 7},
         ValueError,
-        "k.shape[2] (heads of k and v, other than q's) is not supported by 07_ldmatrix; no version supports it yet: "
-        "give k and v as many heads as q has",
+        "k.shape[2] (heads of k and v, other than q's) is not supported by 07_ldmatrix; give k and v as many heads as "
+        "q has, or use ",
     ),
     "no heads of k": (
         {"k": K[:, :, :0], "v": V[:, :, :0]},
