@@ -113,12 +113,16 @@ class MadeUpMachine:
         return ""
 
 
+def write_harness(path: Path, known: list[str]) -> None:
+    """A program that only lists these versions."""
+    versions = [{"kernel": name[:2] if "_" in name else name, "code_hash": HASH} for name in known]
+    path.write_text(f"#!/bin/sh\necho '{json.dumps({'versions': versions})}'\n", encoding="utf-8")
+    path.chmod(0o755)
+
+
 @pytest.fixture
 def machine(peers: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> MadeUpMachine:
     monkeypatch.setattr(peers, "ROOT", tmp_path)
-    harness = tmp_path / "harness"
-    versions = [{"kernel": name[:2] if "_" in name else name, "code_hash": HASH} for name in KNOWN]
-    harness.write_text(f"#!/bin/sh\necho '{json.dumps({'versions': versions})}'\n", encoding="utf-8")
-    harness.chmod(0o755)
-    monkeypatch.setattr(peers, "HARNESS", harness)
+    monkeypatch.setattr(peers, "HARNESS", tmp_path / "harness")
+    write_harness(tmp_path / "harness", KNOWN)
     return MadeUpMachine(peers)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 from comparison.reference import Reference
 from float64_attention import attention
-from made_up_machine import ROOT, MadeUpMachine
+from made_up_machine import ROOT, MadeUpMachine, write_harness
 from schemas import validate_peers_by_data
 
 KNOWN = ["16_overlapped_softmax", "23_overlap", "25_first_guess", "26_ping_pong", "27_three_consumers", "fp8"]
@@ -61,6 +62,7 @@ class DataMachine(MadeUpMachine):
 @pytest.fixture
 def by_data(peers: ModuleType, machine: MadeUpMachine) -> DataMachine:
     del machine  # it has changed where files go
+    write_harness(peers.HARNESS, KNOWN)
     return DataMachine(peers)
 
 
@@ -108,6 +110,116 @@ def test_a_part_is_written_where_it_is_asked_for_alone(
         assert list(document["data"]) == ["normal", "steps"]
 
 
+PART = "peers_by_data.part.json"
+
+
+def interrupt(peers: ModuleType, by_data: DataMachine, cells: int) -> None:
+    """Starts the whole table, and interrupts it after so many cells."""
+    by_data.stops_after = len(by_data.alone) + cells
+    with pytest.raises(KeyboardInterrupt):
+        peers.main(["--data", "all"], lambda: by_data)
+    by_data.stops_after = 10**6
+
+
+def without_date(document: dict) -> dict:
+    return document | {"run": document["run"] | {"date": ""}}
+
+
+def test_an_interrupted_table_is_resumed_at_the_last_complete_type_and_length(
+    peers: ModuleType, by_data: DataMachine, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    folder = tmp_path / "profiles" / "h200"
+    by_data.wrong_on, by_data.broken_alone = "sink", {"23_overlap"}
+    assert peers.main(["--data", "all"], lambda: by_data) == 1
+    at_once = json.loads((folder / "peers_by_data.json").read_text(encoding="utf-8"))
+    (folder / "peers_by_data.json").unlink()
+
+    of_a_table = len(by_data.alone) // 6
+    interrupt(peers, by_data, 2 * of_a_table + 7)
+    assert [path.name for path in folder.iterdir()] == [PART], "a part takes no whole table's place"
+    part = json.loads((folder / PART).read_text(encoding="utf-8"))
+    validate_peers_by_data(part)
+    assert sum(len(one["results"]) for one in (*part["versions"], *part["peers"])) == 2 * of_a_table + 5
+    part["run"]["date"] = "2026-01-02T03:04:05Z"
+    (folder / PART).write_text(json.dumps(part), encoding="utf-8")
+
+    by_data.alone.clear()
+    by_data.problems.clear()
+    capsys.readouterr()
+    assert peers.main(["--data", "all", "--resume"], lambda: by_data) == 1, "a table that was taken has wrong results"
+    assert f"{PART}: seq_len 1024, fp16; seq_len 4096, fp16 is complete" in capsys.readouterr().out
+    assert [(dtype, seq_len) for _, seq_len, dtype, _ in by_data.problems] == [
+        ("fp16", 16384), ("bf16", 1024), ("bf16", 4096), ("bf16", 16384)
+    ]  # fmt: skip
+    assert len(by_data.alone) == 4 * of_a_table, "the table that was cut is measured anew as a whole"
+    assert [path.name for path in folder.iterdir()] == ["peers_by_data.json"]
+    resumed = json.loads((folder / "peers_by_data.json").read_text(encoding="utf-8"))
+    assert without_date(resumed) == without_date(at_once)
+    assert resumed["run"]["date"] == "2026-01-02T03:04:05Z", "of the first figure"
+
+
+def test_without_resume_a_part_is_replaced_with_a_warning(
+    peers: ModuleType, by_data: DataMachine, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    interrupt(peers, by_data, 100)
+    folder = tmp_path / "profiles" / "h200"
+    (folder / PART).rename(folder / "out.part.json")
+    arguments = ["--data", "normal", "--shapes", "1024", "--out", str(folder / "out.json")]
+    assert peers.main(arguments, lambda: by_data) == 0
+    assert "--resume would take its complete tables" in capsys.readouterr().out
+    assert [path.name for path in folder.iterdir()] == ["out.json"]
+    assert peers.main([*arguments, "--resume"], lambda: by_data) == 0
+    assert "nothing to resume" in capsys.readouterr().out
+
+
+def test_a_table_to_which_a_peer_was_added_is_not_complete(
+    peers: ModuleType, by_data: DataMachine, tmp_path: Path
+) -> None:
+    out = ["--data", "normal,steps", "--out", str(tmp_path / "out.json")]
+    by_data.stops_after = 5 * 2 + 5
+    with pytest.raises(KeyboardInterrupt):
+        peers.main([*out, "--without", "cudnn"], lambda: by_data)
+    by_data.stops_after = 10**6
+    by_data.alone.clear()
+    assert peers.main([*out, "--resume"], lambda: by_data) == 0
+    assert len(by_data.alone) == 6 * 6 * 2
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda part: part.update(device="NVIDIA H100"), "another device;"),
+        (lambda part: part["run"].update(driver="2.0", timed_seconds=9), "another timed_seconds, another driver;"),
+        (lambda part: part["versions"][3].update(code_hash="sha256:0"), "another code of 27 three_consumers;"),
+        (lambda part: part["peers"][0].update(name="FlashAttention-9"), "another list of peers: FlashAttention-9;"),
+        (lambda part: part["data"].pop("steps"), "another selection of data;"),
+        (
+            lambda part: part["peers"][0]["results"][0].update(seq_len=512),
+            "another selection of types or lengths;",
+        ),
+        (lambda part: part.pop("problem"), "cannot be used: KeyError: 'problem';"),
+    ],
+)
+def test_a_part_of_another_gpu_or_code_is_refused(
+    peers: ModuleType,
+    by_data: DataMachine,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture,
+    change: Callable[[dict], object],
+    words: str,
+) -> None:
+    interrupt(peers, by_data, 100)
+    path = tmp_path / "profiles" / "h200" / PART
+    part = json.loads(path.read_text(encoding="utf-8"))
+    change(part)
+    path.write_text(json.dumps(part), encoding="utf-8")
+    by_data.alone.clear()
+    assert peers.main(["--data", "all", "--resume"], lambda: by_data) == 3
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1 and str(path) in err and f"{words} measure again without --resume" in err
+    assert by_data.alone == [] and json.loads(path.read_text(encoding="utf-8")) == part
+
+
 def test_what_is_wrong_on_some_data_has_no_figure_there(
     peers: ModuleType,
     by_data: DataMachine,
@@ -129,7 +241,7 @@ def test_what_is_wrong_on_some_data_has_no_figure_there(
     [
         (["--data", "sinks"], ["'sinks' is not a distribution", "four-sinks, broad, trained"]),
         (["--data", "all", "--regime", "sustained"], ["--regime cannot be combined with --data"]),
-        (["--data", "all", "--resume"], ["--resume cannot be combined with --data"]),
+        (["--data", "all", "--resume", "--dtype", "fp16"], ["--resume needs a file", "--out"]),
         (["--data", "all", "--repeat", "30"], ["--repeat cannot be combined with --data"]),
         (["--data", "all", "--dtype", "e4m3"], ["fp16 and bf16"]),
         (["--data", "all", "--seconds", "-1"], ["--seconds -1", "0 to 3600"]),

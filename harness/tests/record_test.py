@@ -127,6 +127,17 @@ def test_the_table_by_data_is_recorded_again_when_it_is_old_or_of_other_code(sit
     assert sitting.run("--only", "by_data").returncode == 0 and sitting.ran() == []
 
 
+@pytest.mark.parametrize(
+    ("part", "resumes"), [(regime(1), True), (regime(30), False), (regime(1, "sha256:" + "0" * 64), False)]
+)
+def test_the_table_by_data_is_resumed_if_its_part_is_fresh_and_of_this_code(
+    sitting: Sitting, part: dict[str, Any], resumes: bool
+) -> None:
+    sitting.write("peers_by_data.part.json", part)
+    assert sitting.run("--only", "by_data").returncode == 0
+    assert sitting.ran() == [BY_DATA + " --resume" * resumes]
+
+
 def test_errors_in_8_bits_are_recorded_again_when_they_are_old_or_of_other_code(sitting: Sitting) -> None:
     for code, hours in ((HASHES["01_naive"], 30), ("sha256:" + "0" * 64, 1)):
         sitting.write("fp8_error.json", {"code_hash": {"01": code}, "date": ago(hours)})

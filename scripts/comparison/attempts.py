@@ -9,6 +9,8 @@ from comparison.implementations import Implementation
 from comparison.recording import Session
 from comparison.report import show
 
+WRONG = "wrong: "  # how the reason begins when a result is left out because it is wrong
+
 
 @contextlib.contextmanager
 def attempt(session: Session, regimes: Sequence[str], one: Implementation, where: str, failed: str) -> Iterator[None]:
@@ -26,6 +28,6 @@ def is_right(session: Session, regimes: Sequence[str], one: Implementation, wher
     if error <= 1:  # a NaN is not
         return True
     show(f"  {one.name:<28} WRONG: {error:.3g} times the allowed error, so it is not timed")
-    session.leave_out(regimes, f"{one.name}, {where}", f"wrong: {error:.3g} times the allowed error")
+    session.leave_out(regimes, f"{one.name}, {where}", f"{WRONG}{error:.3g} times the allowed error")
     session.wrong += 1
     return False

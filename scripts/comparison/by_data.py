@@ -2,6 +2,9 @@
 
 Each implementation runs alone, for a shorter time than in the sustained regime, because there are many cells. It is
 right if one row in 61, of every head, is within the allowed error: these rows cover all positions in a tile.
+
+After each kind of data, the cells so far are written to peers_by_data.part.json beside the file. If the run is
+interrupted, resuming.py takes the complete tables from there.
 """
 
 from __future__ import annotations
@@ -17,8 +20,9 @@ from ladder import HEAD_DIM, HEADS, SHAPES, number_of
 from comparison.attempts import attempt, is_right
 from comparison.implementations import Implementation, UnavailableError, UsageError
 from comparison.machine import Machine
-from comparison.recording import Session, formatted, schema_of, write
+from comparison.recording import Session, formatted, part_of, schema_of, write
 from comparison.report import show
+from comparison.resuming import Table, resume
 from comparison.timing import SUSTAINED, figures
 
 DTYPES = ("fp16", "bf16")
@@ -50,41 +54,52 @@ def best(known: Sequence[str]) -> str:
 def document(session: Session, names: Sequence[str]) -> dict[str, Any]:
     """harness/results/peers_by_data.schema.json"""
     regime = session.regime(SUSTAINED)
+    results = {name: regime[name] for name in ("run", "versions", "peers")}
+    return empty_document(session, names) | results
+
+
+def empty_document(session: Session, names: Sequence[str]) -> dict[str, Any]:
+    """What is known before the first result."""
     return {
         "schema": schema_of("peers_by_data.schema.json"),
         "device": session.device,
         "problem": {"heads": HEADS, "head_dim": HEAD_DIM, "causal": False},
         "data": {name: DEFINITIONS[name] for name in names},
-        "run": regime["run"],
-        "versions": regime["versions"],
-        "peers": regime["peers"],
+        "run": session.conditions(SUSTAINED),
     }
 
 
-def measure(machine: Machine, session: Session, arguments: argparse.Namespace, dtypes: Sequence[str]) -> None:
-    for dtype in dtypes:
-        for batch, seq_len in arguments.shapes:
-            show(f"batch {batch}, {HEADS} heads, seq_len {seq_len}, head_dim {HEAD_DIM}, {dtype}: TFLOP/s")
-            tensors = machine.tensors(batch, seq_len, dtype, arguments.seed)
-            launches: list[tuple[Implementation, Callable[[], Any]]] = []
-            for one in session.implementations:  # those that tune themselves or compile do so once for all data
-                with attempt(session, [SUSTAINED], one, f"seq_len {seq_len}, {dtype}", "did not run"):
-                    launches.append((one, machine.launcher(one, tensors)))
-            for data in arguments.data:
-                machine.fill(tensors, data, arguments.seed)
-                reference = machine.reference(tensors, EVERY)
-                cells = []
-                for one, launch in launches:
-                    where = f"{data}, seq_len {seq_len}, {dtype}"
-                    with attempt(session, [SUSTAINED], one, where, "was not timed"):
-                        error = reference.relative_error(machine.output(launch, tensors))
-                        if not is_right(session, [SUSTAINED], one, where, error):
-                            continue
+def measure(
+    machine: Machine,
+    session: Session,
+    tables: Sequence[Table],
+    arguments: argparse.Namespace,
+    keep: Callable[[], None],
+) -> None:
+    """Adds the session's results, and calls `keep` after each kind of data."""
+    for table in tables:
+        dtype, batch, seq_len = table
+        show(f"batch {batch}, {HEADS} heads, seq_len {seq_len}, head_dim {HEAD_DIM}, {dtype}: TFLOP/s")
+        tensors = machine.tensors(batch, seq_len, dtype, arguments.seed)
+        launches: list[tuple[Implementation, Callable[[], Any]]] = []
+        for one in session.implementations:  # those that tune themselves or compile do so once for all data
+            with attempt(session, [SUSTAINED], one, table.place, "did not run"):
+                launches.append((one, machine.launcher(one, tensors)))
+        for data in arguments.data:
+            machine.fill(tensors, data, arguments.seed)
+            reference = machine.reference(tensors, EVERY)
+            cells = []
+            for one, launch in launches:
+                where = f"{data}, {table.place}"
+                with attempt(session, [SUSTAINED], one, where, "was not timed"):
+                    error = reference.relative_error(machine.output(launch, tensors))
+                    if is_right(session, [SUSTAINED], one, where, error):
                         timing = machine.time_alone(launch, arguments.warm_up, arguments.seconds)
                         found = {"data": data, "dtype": dtype} | figures(batch, seq_len, timing, error)
                         session.add(one, SUSTAINED, found)
                         cells.append(f"{one.name[:16]} {found['tflops']:.0f}")
-                show(f"  {data:<11} {'  '.join(cells)}")
+            keep()
+            show(f"  {data:<11} {'  '.join(cells)}")
 
 
 def run(arguments: argparse.Namespace, session: Session, machine: Machine, folder: Path) -> None:
@@ -98,13 +113,27 @@ def run(arguments: argparse.Namespace, session: Session, machine: Machine, folde
     )
     path = arguments.out or (folder / FILE if whole else None)
     if path is None:
+        if arguments.resume:
+            raise UsageError("--resume needs a file: all data, standard lengths and types, or --out FILE")
         show(
             "this run writes nothing: these are not all data, standard lengths and types with FlashAttention-2;"
             " --out FILE keeps them"
         )
-    measure(machine, session, arguments, dtypes)
+    tables = [Table(dtype, *shape) for dtype in dtypes for shape in arguments.shapes]
+    if path is not None and arguments.resume:
+        complete = resume(session, part_of(path), empty_document(session, arguments.data), tables)
+        tables = [table for table in tables if table not in complete]
+    elif path is not None and part_of(path).exists():
+        show(f"replacing {part_of(path)}, which an interrupted run left; --resume would take its complete tables")
+
+    def keep() -> None:
+        if path is not None and SUSTAINED in session.dates:
+            write(part_of(path), formatted(document(session, arguments.data)) + "\n")
+
+    measure(machine, session, tables, arguments, keep)
     if SUSTAINED not in session.dates:
         raise UnavailableError("nothing could be measured, so nothing was written; see above")
     if path is not None:
         write(path, formatted(document(session, arguments.data)) + "\n")
+        part_of(path).unlink(missing_ok=True)
         show(f"wrote {path}")

@@ -48,6 +48,11 @@ def read_regimes(path: Path, device: str, dtype: str) -> dict[str, Any]:
         ) from error
 
 
+def part_of(path: Path) -> Path:
+    """The file beside it that contains the results of a run that is not complete."""
+    return path.with_name(f"{path.stem}.part.json")
+
+
 def code_hashes(harness: Path) -> dict[str, str]:
     """Hashes of the versions' sources: {"16": "sha256:…"}; empty if the harness is not built."""
     try:
@@ -124,9 +129,8 @@ class Session:
             self.dates[regime] = found["run"]["date"]
             self.ceilings[regime] = found["ceilings"]
             for one in self.implementations:
-                known = one.kernel is None or one.kernel.kernel in self.hashes  # the code that they belong to
                 for entry in found["versions"] if one.kernel else found["peers"]:
-                    if known and self.describe(one).items() <= entry.items():
+                    if self.is_entry_of(one, entry):
                         one.results[regime] = entry["results"]
                         one.note = entry.get("note", one.note)
 
@@ -152,6 +156,11 @@ class Session:
                 f" measure again without {flag}"
             )
 
+    def is_entry_of(self, one: Implementation, entry: dict[str, Any]) -> bool:
+        """Whether an entry of a file belongs to the implementation, with the same code and configuration."""
+        known = one.kernel is None or one.kernel.kernel in self.hashes
+        return known and self.describe(one).items() <= entry.items()
+
     def describe(self, one: Implementation) -> dict[str, Any]:
         if one.kernel is None:
             return {"name": one.name}
@@ -159,16 +168,20 @@ class Session:
         version = {"kernel": kernel, "name": name.removeprefix(f"{kernel}_"), "config": one.kernel.config}
         return version | {"code_hash": self.hashes.get(kernel)}
 
-    def regime(self, name: str) -> dict[str, Any]:
-        """A regime in the form of peers.json."""
-        measured = [(one, one.results[name]) for one in self.implementations if one.results.get(name)]
-        run = {
-            "date": self.dates[name],
+    def conditions(self, name: str) -> dict[str, Any]:
+        """What the run of a regime has in common with any other whose figures may be added to it."""
+        seconds = {
             "warm_up_seconds": self.warm_up_seconds[name],
             "timed_seconds": self.timed_seconds if name == SUSTAINED else None,
         }
+        return seconds | self.environment
+
+    def regime(self, name: str) -> dict[str, Any]:
+        """A regime in the form of peers.json."""
+        measured = [(one, one.results[name]) for one in self.implementations if one.results.get(name)]
+        left_out = self.missing | self.failed.get(name, {})
         made = {
-            "run": run | self.environment | {"left_out": self.missing | self.failed.get(name, {})},
+            "run": {"date": self.dates[name]} | self.conditions(name) | {"left_out": left_out},
             "versions": [self.describe(one) | {"results": results} for one, results in measured if one.kernel],
             "peers": [
                 self.describe(one) | {"note": one.note, "results": results}
