@@ -9,11 +9,14 @@
             of a version that solves any length: 1 row or key, and numbers of them next to multiples of the tiles; if it
             solves causal problems, the same with the mask, and with the data below and several query tiles
             of a version that solves grouped heads: 1, 2 and 3 heads of K and V for 6 of Q, also causal
+            of a version that solves windows: widths next to multiples of the tiles, on one side and on both
+            of an extension: problems with all the fields that it solves, drawn from a seed
             batch 70,000 and heads 70,000: right, or refused with the limit
             the data of harness --data, only a few of which are in the first part
             30 heads of adversarial scores, drawn from seed 0: docs/numerics.md
             the virtual GPU has 3 SMs (FLASH_LADDER_SM_COUNT): persistent CTAs process several query tiles there, too
   --fuzz N  instead of these: adversarial scores drawn from seeds 0 to N - 1
+  --random N  instead of these: N problems of each extension, drawn from seeds 0 to N - 1
   --large   instead of these: Q and O, then K and V, of more than 4 GiB (GPU; fp16, the preferred configurations). K and
             V have many heads rather than a million keys, over which fp32 sums lose more accuracy than the check allows
             in every version
@@ -26,10 +29,12 @@ from __future__ import annotations
 
 import argparse
 import os
+import random
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from math import lcm
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +44,9 @@ from worker_request import Configuration, add_arguments, ask_worker, configurati
 DTYPES = ("fp16", "bf16", "e4m3")
 # The data of harness/problem/distribution.h that no check uses. The three heads of "trained" are of its three kinds.
 DATA = ("q-times-3", "q-times-6", "sink", "rising", "falling", "steps", "zeros", "equal-keys", "trained")
+# What a version has to solve for a field, where the two have different names.
+SOLVED_AS = {"window_left": "window", "window_right": "window", "lengths_kv": "lengths"}
+RANDOM_ON_GPU, RANDOM = 40, 6
 BEYOND_A_GRID = 70_000  # CUDA's limit is 65,535 in y and z
 # SMs of the virtual GPU: few enough that a CTA of 15 and 16 takes several query tiles, and that CTAs take different
 # numbers of them.
@@ -75,6 +83,11 @@ def case(
     return Case(name, c, problem, {"only_requested_problem": True} | request, may_be_refused)
 
 
+def with_fields(one: Case, **fields: object) -> Case:
+    named = ", ".join(f"{name} {value}" for name, value in fields.items())
+    return replace(one, name=f"{one.name}, {named}", problem=one.problem | fields)
+
+
 def cases(c: Configuration, on_gpu: bool) -> list[Case]:
     q, kv = c.block_q, c.block_kv
     launches = 100 if on_gpu else 3
@@ -103,6 +116,9 @@ def cases(c: Configuration, on_gpu: bool) -> list[Case]:
             if "causal" in c.solves:
                 problem = found[-1].problem | {"causal": True}
                 found.append(replace(grouped, name=f"{grouped.name}, causal", problem=problem))
+    if "window" in c.solves:
+        found += window_cases(c)
+    found += [random_case(c, seed) for seed in range(RANDOM_ON_GPU if on_gpu else RANDOM) if c.solves]
     if on_gpu:  # on all SMs, so that CTAs run at the same time; 01 to 03 would take too long for more
         found.append(case(f"{launches} launches that fill the GPU", c, (2, 16, 1024, 1024), launches=launches))
         # Several query tiles for every CTA of a persistent version: four if an H200 runs two CTAs on each of its 132
@@ -130,6 +146,48 @@ def causal_cases(c: Configuration) -> list[Case]:
         *(case(f"{data} data", c, (1, 3, rows, rows), data=data) for data in DATA),
         case("adversarial scores", c, (1, 30, c.block_q, 3 * max(c.block_kv, 32)), data="adversarial", seed=0),
     ]
+
+
+def window_cases(c: Configuration) -> list[Case]:
+    """Several query tiles, with windows that begin and end next to the ends of tiles."""
+    q, kv = c.block_q, c.block_kv
+    rows = max(3 * q // lcm(q, kv), 1) * lcm(q, kv)
+    sides = [(kv, -1), (kv + 1, -1), (2 * kv, q), (-1, 1), (-1, kv - 1), (kv - 1, kv + 1), (1, 3), (q, q - 1)]
+    one = case("a window", c, (2, 3, rows, rows))
+    found = [with_fields(one, window_left=left, window_right=right) for left, right in sides]
+    if "causal" in c.solves:
+        found += [with_fields(one, causal=True, window_left=left) for left in (0, 1, kv, rows // 2)]
+    return found
+
+
+def random_case(c: Configuration, seed: int) -> Case:
+    """A problem with the fields that the version solves. Each field is left out in some of them."""
+    # The same problems for every configuration with the same tiles; random.Random takes text, too.
+    draw = random.Random(f"{seed} of {c.block_q}x{c.block_kv}")
+
+    def length(tile: int) -> int:
+        whole = tile * draw.randint(1, 4)
+        if "any_length" not in c.solves:
+            return whole
+        return max(1, whole + draw.choice([-tile + 1, -1, 0, 1, draw.randint(1 - tile, tile)]))
+
+    heads = draw.choice([1, 2, 3, 4, 6])
+    batch, queries, keys = draw.randint(1, 3), length(c.block_q), length(c.block_kv)
+    if draw.random() < 0.3 and (queries % c.block_kv == 0 or "any_length" in c.solves):
+        keys = queries
+    fields: dict[str, Any] = {"causal": True} if draw.random() < 0.4 else {}
+    if draw.random() < 0.5:
+        fields["kv_heads"] = draw.choice([n for n in range(1, heads + 1) if heads % n == 0])
+    for side in ("window_left", "window_right"):
+        if draw.random() < 0.5:
+            fields[side] = draw.choice([draw.randint(1, 2 * c.block_kv), draw.randint(1, keys), 1])
+    for name, size in (("lengths", queries), ("lengths_kv", keys)):
+        if draw.random() < 0.5:
+            fields[name] = [
+                draw.choice([0, 1, size, draw.randint(0, size), draw.randint(0, size)]) for _ in range(batch)
+            ]
+    solved = {name: value for name, value in fields.items() if SOLVED_AS.get(name, name) in c.solves}
+    return with_fields(case(f"random, seed {seed}", c, (batch, heads, queries, keys)), **solved)
 
 
 def fuzz_case(c: Configuration, seed: int) -> Case:
@@ -173,6 +231,7 @@ def main() -> int:
     parser.add_argument("--device", choices=("gpu", "emulator"), default="gpu", help="(%(default)s)")
     parser.add_argument("--large", action="store_true", help="tensors of more than 4 GiB; takes 30 GB of memory a job")
     parser.add_argument("--fuzz", type=int, metavar="N", help="only adversarial scores, drawn from N seeds")
+    parser.add_argument("--random", type=int, metavar="N", help="only problems of extensions, drawn from N seeds")
     parser.add_argument("--dtype", choices=DTYPES, action="append", help="check only this type; may be repeated (all)")
     parser.add_argument(
         "--jobs",
@@ -187,10 +246,16 @@ def main() -> int:
         parser.error("--large cannot be combined with --device emulator, which would take hours; leave one out")
     if arguments.large and arguments.dtype:
         parser.error("--large cannot be combined with --dtype, because it checks only fp16; leave one out")
-    if arguments.fuzz is not None and arguments.fuzz < 1:
-        parser.error(f"--fuzz {arguments.fuzz} is out of range; give 1 or more")
-    if arguments.fuzz is not None and arguments.large:
-        parser.error("--fuzz cannot be combined with --large, because each replaces the other problems; leave one out")
+    for flag in ("fuzz", "random"):
+        number = getattr(arguments, flag)
+        if number is not None and number < 1:
+            parser.error(f"--{flag} {number} is out of range; give 1 or more")
+    replacing = [flag for flag in ("fuzz", "random", "large") if getattr(arguments, flag) not in (None, False)]
+    if len(replacing) > 1:
+        parser.error(
+            f"--{replacing[0]} cannot be combined with --{replacing[1]}, because each replaces the other problems; "
+            "leave one out"
+        )
     if arguments.jobs is not None and arguments.jobs < 1:
         parser.error(f"--jobs {arguments.jobs} is out of range; give 1 or more")
     jobs = arguments.jobs or min(os.cpu_count() or 1, 8 if on_gpu and not arguments.large else 2)
@@ -203,6 +268,8 @@ def main() -> int:
     def cases_of(c: Configuration) -> list[Case]:
         if arguments.fuzz is not None:
             return [fuzz_case(c, seed) for seed in range(arguments.fuzz)]
+        if arguments.random is not None:
+            return [random_case(c, seed) for seed in range(arguments.random) if c.solves]
         return large_cases(c) if arguments.large else cases(c, on_gpu)
 
     todo = [case for c in found for case in cases_of(c)]

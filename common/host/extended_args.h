@@ -12,7 +12,8 @@ namespace flash_ladder {
 struct ExtendedArgs : AttentionArgs {
   bool causal = false;
   int kv_heads = 0;                 // of K and V: never 0 here, and heads is a multiple of it
-  int window = -1;                  // negative: no window
+  int window_left = -1;             // negative: no limit on this side
+  int window_right = -1;            // never 0 or more if causal
   const int* lengths = nullptr;     // [batch], in device memory: valid rows of Q and O; nullptr: all
   const int* lengths_kv = nullptr;  // [batch], in device memory: the same for K and V
   // [3][batch][heads], in device memory: the scales of Q, K and V, for each head of Q and the head of K and V that it

@@ -10,7 +10,7 @@ namespace flash_ladder {
 /// times a scale of its head (ExtendedArgs::scales). Softmax and accumulation are fp32 in any case.
 enum class Dtype { fp16, bf16, e4m3 };
 
-/// AttentionProblem::window if all keys are visible.
+/// AttentionProblem::window_left and window_right without a limit on that side.
 constexpr std::int64_t kNoWindow = -1;
 
 /// One problem. Q and O have shape [batch, seq_len, heads, head_dim], K and V have [batch, seq_len_kv, kv_heads, head_dim].
@@ -32,9 +32,10 @@ struct AttentionProblem {
   // Grouped-query attention (Ainslie et al., 2023): head h of Q reads head h / (heads / kv_heads) of K and V. 0: as many as heads.
   std::int64_t kv_heads = 0;
 
-  // Query i sees the keys that are at most this many places from key i + seq_len_kv - seq_len, on either side; if
-  // causal, only on its left. This is FlashAttention's window_size = (window, window).
-  std::int64_t window = kNoWindow;
+  // Query i sees at most so many keys to the left and to the right of key i + seq_len_kv - seq_len; if causal, none to the
+  // right. This is FlashAttention's window_size = (window_left, window_right).
+  std::int64_t window_left = kNoWindow;
+  std::int64_t window_right = kNoWindow;
 
   // Sequences of different lengths in one batch: the numbers of queries and of keys of each batch entry; if empty,
   // seq_len and seq_len_kv for all. Rows beyond them are padding: Q, K and V must not be read there, and O is 0 there.

@@ -76,7 +76,7 @@ struct Solves {
   bool causal = false;       // AttentionProblem::causal, true as well as false
   bool any_length = false;   // seq_len and seq_len_kv that are not multiples of the tiles
   bool kv_heads = false;     // any AttentionProblem::kv_heads
-  bool window = false;       // any AttentionProblem::window
+  bool window = false;       // any AttentionProblem::window_left and window_right
   bool lengths = false;      // any AttentionProblem::lengths and lengths_kv, multiples of a tile or not
   bool log_sum_exp = false;  // not a problem, but an output: ExtendedArgs::log_sum_exp
 };

@@ -24,9 +24,10 @@ constexpr std::pair<const char*, Dtype> kDtypes[] = {
 // Every member. If AttentionProblem gets another one, this does not compile: add it here and to kFields, and decide whether it
 // matters to in_plainest_form(), visible_keys() and launch_args().
 constexpr auto kMembers = [](const AttentionProblem& problem) {
-  const auto& [batch, heads, seq_len, seq_len_kv, head_dim, dtype, causal, kv_heads, window, lengths, lengths_kv] =
-      problem;
-  return std::tie(batch, heads, seq_len, seq_len_kv, head_dim, dtype, causal, kv_heads, window, lengths, lengths_kv);
+  const auto& [batch, heads, seq_len, seq_len_kv, head_dim, dtype, causal, kv_heads, window_left, window_right, lengths,
+               lengths_kv] = problem;
+  return std::tie(batch, heads, seq_len, seq_len_kv, head_dim, dtype, causal, kv_heads, window_left, window_right,
+                  lengths, lengths_kv);
 };
 static_assert(std::tuple_size_v<decltype(kMembers(AttentionProblem{}))> == std::tuple_size_v<decltype(kFields)>,
               "harness/problem/fields.h describes every member of AttentionProblem");
@@ -68,7 +69,8 @@ void read_value(const nlohmann::json& json, Dtype& dtype) {
 // The number of scores of one head that the mask does not hide; for a causal head without a window, half of all scores.
 double scores(const AttentionProblem& problem, std::int64_t batch) {
   const std::int64_t queries = num_queries(problem, batch), keys = num_keys(problem, batch);
-  if (problem.window == kNoWindow) return (problem.causal ? 0.5 : 1.0) * queries * keys;
+  if (problem.window_left == kNoWindow && problem.window_right == kNoWindow)
+    return (problem.causal ? 0.5 : 1.0) * queries * keys;
   double seen = 0;
   for (std::int64_t query = 0; query < queries; ++query) {
     const auto [begin, end] = visible_keys(problem, batch, query);
@@ -153,7 +155,10 @@ bool is_plain(const AttentionProblem& problem) {
 
 AttentionProblem in_plainest_form(AttentionProblem problem) {
   if (problem.kv_heads == problem.heads) problem.kv_heads = 0;
-  if (problem.window >= std::max(problem.seq_len, problem.seq_len_kv) - 1) problem.window = kNoWindow;
+  if (problem.window_left >= problem.seq_len_kv - 1) problem.window_left = kNoWindow;
+  if (problem.window_right >= problem.seq_len - 1) problem.window_right = kNoWindow;
+  if (problem.window_right == 0) problem.causal = true;
+  if (problem.causal) problem.window_right = kNoWindow;
   const auto drop_if_whole = [&](std::vector<std::int64_t>& of_each, std::int64_t of_all) {
     if (std::ssize(of_each) == problem.batch && std::ranges::count(of_each, of_all) == problem.batch) of_each.clear();
   };
@@ -184,10 +189,9 @@ KeyRange visible_keys(const AttentionProblem& problem, std::int64_t batch, std::
   // common/host/problem.h explains how the masks are aligned.
   const std::int64_t aligned = query + keys - queries;
   std::int64_t begin = 0, end = keys;
-  if (problem.window != kNoWindow) {
-    begin = std::clamp<std::int64_t>(aligned - problem.window, 0, keys);
-    end = std::clamp<std::int64_t>(aligned + problem.window + 1, begin, keys);
-  }
+  if (problem.window_left != kNoWindow) begin = std::clamp<std::int64_t>(aligned - problem.window_left, 0, keys);
+  if (problem.window_right != kNoWindow)
+    end = std::clamp<std::int64_t>(aligned + problem.window_right + 1, begin, keys);
   if (problem.causal) end = std::clamp<std::int64_t>(aligned + 1, begin, end);
   return {.begin = begin, .end = end};
 }
@@ -222,7 +226,8 @@ ExtendedArgs launch_args(const AttentionProblem& problem, const Tensors& tensors
   args.workspace = workspace;
   args.causal = problem.causal;
   args.kv_heads = static_cast<int>(num_kv_heads(problem));
-  args.window = static_cast<int>(problem.window);
+  args.window_left = static_cast<int>(problem.window_left);
+  args.window_right = static_cast<int>(problem.window_right);
   if (problem.dtype == Dtype::e4m3) args.scales = tensors.scales;
   args.log_sum_exp = tensors.log_sum_exp;
   if (!problem.lengths.empty()) args.lengths = tensors.lengths;

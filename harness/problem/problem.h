@@ -33,8 +33,8 @@ bool comes_before(const AttentionProblem& a, const AttentionProblem& b);
 void to_json(nlohmann::json& json, const AttentionProblem& problem);
 void from_json(const nlohmann::json& json, AttentionProblem& problem);
 
-/// The same problem with default values for fields that have the same effect: kv_heads equal to heads, a window that
-/// hides no key, lengths that are all full. All code that reads a problem calls this last, so that equivalent problems
+/// The same problem with default values for fields that have the same effect: kv_heads equal to heads, a side of the window
+/// that hides no key, lengths that are all full. A window without keys to the right is the causal mask. All code that reads a problem calls this last, so that equivalent problems
 /// compare equal, and plain ones are plain.
 AttentionProblem in_plainest_form(AttentionProblem problem);
 

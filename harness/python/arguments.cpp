@@ -196,9 +196,14 @@ Tensor tensor_of(const Array& array) {
 // The argument that a field is, or the dimension that it is read from.
 std::string name_of(std::string_view field) {
   constexpr std::pair<std::string_view, const char*> kFromArrays[] = {
-      {"batch", "q.shape[0] (batch)"},       {"heads", "q.shape[2] (heads)"},
-      {"seq_len", "q.shape[1] (seq_len)"},   {"seq_len_kv", "k.shape[1] (seq_len of k and v)"},
-      {"head_dim", "q.shape[3] (head_dim)"}, {"kv_heads", "k.shape[2] (heads of k and v, other than q's)"},
+      {"batch", "q.shape[0] (batch)"},
+      {"heads", "q.shape[2] (heads)"},
+      {"seq_len", "q.shape[1] (seq_len)"},
+      {"seq_len_kv", "k.shape[1] (seq_len of k and v)"},
+      {"head_dim", "q.shape[3] (head_dim)"},
+      {"kv_heads", "k.shape[2] (heads of k and v, other than q's)"},
+      {"window_left", "window"},
+      {"window_right", "window"},
   };
   for (const auto& [known, text] : kFromArrays)
     if (known == field) return text;

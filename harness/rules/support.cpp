@@ -103,8 +103,10 @@ std::optional<std::string> why_impossible(const AttentionProblem& problem, const
         "{} {} does not divide {} {}: every head of K and V serves equally many heads of Q; choose a "
         "divisor",
         words.extension("kv_heads"), problem.kv_heads, words.size("heads"), problem.heads);
-  if (problem.window != kNoWindow && (problem.window < 0 || problem.window > kLargest))
-    return fmt::format("{} {} is out of range; allowed: 0 to {}", words.extension("window"), problem.window, kLargest);
+  for (const auto& [name, window] :
+       {std::pair{"window_left", problem.window_left}, {"window_right", problem.window_right}})
+    if (window != kNoWindow && (window < 0 || window > kLargest))
+      return fmt::format("{} {} is out of range; allowed: 0 to {}", words.extension(name), window, kLargest);
   if (auto why = why_no_lengths("lengths", problem.lengths, "seq_len", problem.seq_len, problem.batch, words))
     return why;
   return why_no_lengths("lengths_kv", problem.lengths_kv, "seq_len_kv", problem.seq_len_kv, problem.batch, words);

@@ -253,7 +253,8 @@ def test_a_problem_that_only_an_extension_solves(tracks: Cli) -> None:
 
 @pytest.mark.parametrize(("flags", "field"), [
     (["--kv-heads", "4"], "--kv-heads"),
-    (["--window", "128"], "--window"),
+    (["--window-left", "128"], "--window-left"),
+    (["--window-right", "128"], "--window-right"),
     (["--lengths", "64,7"], "--lengths"),
     (["--lengths-kv", "64,7"], "--lengths-kv"),
 ])  # fmt: skip
@@ -264,13 +265,14 @@ def test_a_field_that_nobody_solves(tracks: Cli, flags: list[str], field: str) -
 
 
 def test_what_says_nothing_is_the_plain_problem(tracks: Cli) -> None:
-    flags = ["--kv-heads", "16", "--window", "4096", "--lengths", ",".join(["4096"] * 16)]
+    flags = ["--kv-heads", "16", "--window-left", "4096", "--window-right", "4095"]
+    flags += ["--lengths", ",".join(["4096"] * 16)]
     assert results(tracks, K, "01", *flags)[0]["problem"] == results(tracks, K, "01")[0]["problem"]
 
 
 @pytest.mark.parametrize(("flags", "message"), [
     (["--kv-heads", "5"], "--kv-heads 5 does not divide heads 16"),
-    (["--window", "-1"], "--window -1 is out of range; allowed are 0 to "),
+    (["--window-left", "-1"], "--window-left -1 is out of range; allowed are 0 to "),
     (["--lengths", "64,7", "--batch", "3"], "--lengths has 2 numbers, and batch is 3"),
     (["--lengths", "64,700", "--seq-len", "640"], "--lengths 700 is out of range; allowed: 0 to seq-len 640"),
     (["--lengths-kv", "65", "--seq-len-kv", "64"], "--lengths-kv 65 is out of range; allowed: 0 to seq-len-kv 64"),

@@ -16,6 +16,7 @@ enum class Fault {
   ignores_mask,
   heads_in_turn,    // head h of Q reads head h % kv_heads of K and V instead of its group's
   window_too_wide,  // by one key, on the left
+  sides_exchanged,  // the window has the width of its left side on both sides
   reads_padding,    // sees all keys of the tensor instead of only its sequence's
   skips_padding,    // leaves O unwritten past the last query of a sequence
   log_in_base_2,    // the log-sum-exp is that of powers of two
@@ -25,7 +26,7 @@ enum class Fault {
 // For a problem that is not plain.
 struct Extension {
   bool causal;
-  int kv_heads, window;
+  int kv_heads, window_left, window_right;
   const int *lengths, *lengths_kv;
   float* log_sum_exp;
 };
@@ -65,9 +66,11 @@ __global__ void attention(AttentionArgs args, Extension extension) {
     // The keys that the row sees: from first_key up to but not including num_keys.
     const int aligned = row + seq_len_kv - seq_len;
     int first_key = 0, num_keys = row < seq_len ? seq_len_kv : 0;
-    if (extension.window >= 0) {
-      first_key = max(aligned - extension.window - (kFault == Fault::window_too_wide), 0);
-      num_keys = min(num_keys, max(aligned + extension.window + 1, 0));
+    if (extension.window_left >= 0)
+      first_key = max(aligned - extension.window_left - (kFault == Fault::window_too_wide), 0);
+    if (extension.window_right >= 0) {
+      const int right = kFault == Fault::sides_exchanged ? extension.window_left : extension.window_right;
+      num_keys = min(num_keys, max(aligned + right + 1, 0));
     }
     if (extension.causal && kFault == Fault::upper_left)
       num_keys = min(num_keys, row + 1);
@@ -105,7 +108,8 @@ template <typename Traits, Fault kFault>
 cudaError_t launch(const ExtendedArgs& args, cudaStream_t stream) {
   const dim3 grid((args.seq_len + Traits::kBlockQ - 1) / Traits::kBlockQ, args.heads, args.batch);
   attention<Traits, kFault><<<grid, 32 * Traits::kNumWarps, 0, stream>>>(
-      args, {args.causal, args.kv_heads, args.window, args.lengths, args.lengths_kv, args.log_sum_exp});
+      args, {args.causal, args.kv_heads, args.window_left, args.window_right, args.lengths, args.lengths_kv,
+             args.log_sum_exp});
   return cudaGetLastError();
 }
 
@@ -131,6 +135,8 @@ const Registration registrations[] = {
     Registration(extension<Fault::heads_in_turn>("kernels/extensions/heads_in_turn.cu", {.kv_heads = true})),
     Registration(
         extension<Fault::window_too_wide>("kernels/extensions/window_too_wide.cu", {.causal = true, .window = true})),
+    Registration(
+        extension<Fault::sides_exchanged>("kernels/extensions/sides_exchanged.cu", {.causal = true, .window = true})),
     Registration(extension<Fault::reads_padding>("kernels/extensions/reads_padding.cu", {.lengths = true})),
     Registration(extension<Fault::skips_padding>("kernels/extensions/skips_padding.cu", {.lengths = true})),
     Registration(extension<Fault::log_in_base_2>("kernels/extensions/log_in_base_2.cu", {.log_sum_exp = true})),

@@ -28,10 +28,21 @@ def test_a_right_extension(seq_len: int, seq_len_kv: int, causal: bool, dtype: s
     [
         {"heads": 4, "kv_heads": 2},
         {"heads": 4, "kv_heads": 1, "causal": True},
-        {"window": 0},
-        {"window": 7, "causal": True},
+        {"window_left": 0, "causal": True},
+        {"window_left": 7, "causal": True},
+        {"window_left": 7},
+        {"window_right": 7},
+        {"window_left": 3, "window_right": 20},
         {"batch": 2, "lengths": [40, 3], "lengths_kv": [17, 40]},
-        {"batch": 2, "heads": 4, "kv_heads": 2, "window": 5, "causal": True, "lengths": [1, 39], "lengths_kv": [0, 40]},
+        {
+            "batch": 2,
+            "heads": 4,
+            "kv_heads": 2,
+            "window_left": 5,
+            "causal": True,
+            "lengths": [1, 39],
+            "lengths_kv": [0, 40],
+        },
     ],
 )
 def test_a_right_extension_of_each_field(fields: dict[str, object]) -> None:
@@ -50,6 +61,7 @@ def test_a_right_extension_of_each_field(fields: dict[str, object]) -> None:
         ("ignores_mask", ["causal, as many keys as queries"], "one row and one key"),
         ("heads_in_turn", ["three heads of Q for each of K and V"], "one head of K and V"),
         ("window_too_wide", ["a window of 0", "a window of 16, causal"], "packed Q, K, V"),
+        ("sides_exchanged", ["a window on the right", "a narrow window on the left"], "a window of 16"),
         ("reads_padding", ["sequences of several lengths"], "packed Q, K, V"),
         ("skips_padding", ["sequences of several lengths"], "packed Q, K, V"),
         ("no_log_of_blind", ["causal, rows that see no key"], "packed Q, K, V"),

@@ -34,7 +34,8 @@ std::vector<AttentionProblem> each_field_changed() {
   add(&AttentionProblem::dtype, Dtype::bf16);
   add(&AttentionProblem::causal, true);
   add(&AttentionProblem::kv_heads, 1);
-  add(&AttentionProblem::window, 0);
+  add(&AttentionProblem::window_left, 0);
+  add(&AttentionProblem::window_right, 1);
   add(&AttentionProblem::lengths, std::vector<std::int64_t>{128, 0});
   add(&AttentionProblem::lengths_kv, std::vector<std::int64_t>{1, 192});
   return problems;
@@ -59,12 +60,13 @@ TEST(Problem, APlainOneIsDescribedWithoutWhatItHasNot) {
             "batch 16, heads 16, seq_len 4096, head_dim 128, fp16");
   EXPECT_EQ(describe({.heads = 2, .seq_len = 3, .seq_len_kv = 5, .dtype = Dtype::bf16, .causal = true}),
             "batch 1, heads 2, seq_len 3, seq_len_kv 5, head_dim 128, bf16, causal");
-  AttentionProblem grouped{.heads = 8, .seq_len = 9, .seq_len_kv = 9, .kv_heads = 2, .window = 3, .lengths = {7}};
+  AttentionProblem grouped{.heads = 8, .seq_len = 9, .seq_len_kv = 9, .kv_heads = 2, .lengths = {7}};
+  grouped.window_left = 3;
   grouped.lengths_kv = {5};
   EXPECT_EQ(describe(grouped),
-            "batch 1, heads 8, kv_heads 2, seq_len 9, head_dim 128, fp16, window 3, lengths 7, lengths_kv 5");
+            "batch 1, heads 8, kv_heads 2, seq_len 9, head_dim 128, fp16, window_left 3, lengths 7, lengths_kv 5");
   grouped.lengths = grouped.lengths_kv = {3, 9, 1, 2, 4, 5, 6, 7, 8};
-  EXPECT_THAT(describe(grouped), HasSubstr(", window 3, lengths of 1 to 9"));
+  EXPECT_THAT(describe(grouped), HasSubstr(", window_left 3, lengths of 1 to 9"));
 }
 
 // Recordings made before the field existed remain unchanged, byte for byte.
@@ -106,14 +108,20 @@ std::string seen(const AttentionProblem& problem, std::int64_t batch = 0) {
   return text;
 }
 
-TEST(Problem, AWindowIsAsWideToBothSidesOfTheAlignedKey) {
-  EXPECT_EQ(seen({.seq_len = 4, .seq_len_kv = 4, .window = 1}), "0-2 0-3 1-4 2-4");
-  EXPECT_EQ(seen({.seq_len = 4, .seq_len_kv = 4, .window = 0}), "0-1 1-2 2-3 3-4");
-  EXPECT_EQ(seen({.seq_len = 4, .seq_len_kv = 4, .causal = true, .window = 1}), "0-1 0-2 1-3 2-4");
+TEST(Problem, AWindowIsAroundTheAlignedKey) {
+  EXPECT_EQ(seen({.seq_len = 4, .seq_len_kv = 4, .window_left = 1, .window_right = 1}), "0-2 0-3 1-4 2-4");
+  EXPECT_EQ(seen({.seq_len = 4, .seq_len_kv = 4, .window_left = 0, .window_right = 0}), "0-1 1-2 2-3 3-4");
+  EXPECT_EQ(seen({.seq_len = 4, .seq_len_kv = 4, .causal = true, .window_left = 1, .window_right = 1}),
+            "0-1 0-2 1-3 2-4");
+  EXPECT_EQ(seen({.seq_len = 4, .seq_len_kv = 4, .window_left = 1}), "0-4 0-4 1-4 2-4");
+  EXPECT_EQ(seen({.seq_len = 4, .seq_len_kv = 4, .window_right = 1}), "0-2 0-3 0-4 0-4");
+  EXPECT_EQ(seen({.seq_len = 4, .seq_len_kv = 4, .window_left = 0, .window_right = 2}), "0-3 1-4 2-4 3-4");
+  EXPECT_EQ(seen({.seq_len = 4, .seq_len_kv = 4, .window_left = 2, .window_right = 0}), "0-1 0-2 0-3 1-4");
   // Query i is aligned with key i + 3, and with key i - 3.
-  EXPECT_EQ(seen({.seq_len = 2, .seq_len_kv = 5, .window = 1}), "2-5 3-5");
-  EXPECT_EQ(seen({.seq_len = 5, .seq_len_kv = 2, .window = 1}), "- - 0-1 0-2 0-2");
-  EXPECT_EQ(seen({.seq_len = 5, .seq_len_kv = 2, .causal = true, .window = 1}), "- - - 0-1 0-2");
+  EXPECT_EQ(seen({.seq_len = 2, .seq_len_kv = 5, .window_left = 1, .window_right = 1}), "2-5 3-5");
+  EXPECT_EQ(seen({.seq_len = 5, .seq_len_kv = 2, .window_left = 1, .window_right = 1}), "- - 0-1 0-2 0-2");
+  EXPECT_EQ(seen({.seq_len = 5, .seq_len_kv = 2, .causal = true, .window_left = 1, .window_right = 1}),
+            "- - - 0-1 0-2");
 }
 
 TEST(Problem, ASequencesLengthsTakeThePlaceOfAllInTheMasks) {
@@ -124,7 +132,7 @@ TEST(Problem, ASequencesLengthsTakeThePlaceOfAllInTheMasks) {
   problem.causal = true;
   EXPECT_EQ(seen(problem, 0), "0-1 0-2 0-3 0-4");
   EXPECT_EQ(seen(problem, 1), "0-2 0-3 - -");
-  problem.window = 0;
+  problem.window_left = 0;
   EXPECT_EQ(seen(problem, 1), "1-2 2-3 - -");
 }
 
@@ -141,7 +149,8 @@ TEST(Problem, AHeadReadsTheHeadOfItsGroup) {
 TEST(Problem, WhatSaysNothingIsLeftOut) {
   AttentionProblem wordy = kPlain;
   wordy.kv_heads = wordy.heads;
-  wordy.window = 191;  // the first query sees the last key
+  wordy.window_left = 191;   // the last query sees the first key
+  wordy.window_right = 127;  // the first query sees the last key
   wordy.lengths = {128, 128};
   wordy.lengths_kv = {192, 192};
   EXPECT_EQ(in_plainest_form(wordy), kPlain);
@@ -150,9 +159,38 @@ TEST(Problem, WhatSaysNothingIsLeftOut) {
   EXPECT_EQ(document.get<AttentionProblem>(), kPlain);
   for (const AttentionProblem& problem : each_field_changed()) EXPECT_EQ(in_plainest_form(problem), problem);
   wordy = kPlain;
-  wordy.window = 190;
+  wordy.window_left = 190;
+  wordy.window_right = 126;
   wordy.lengths = {128};  // one is missing
   EXPECT_EQ(in_plainest_form(wordy), wordy);
+}
+
+TEST(Problem, AWindowWithoutKeysToTheRightIsTheCausalMask) {
+  AttentionProblem causal = kPlain, window = kPlain;
+  causal.causal = true;
+  window.window_right = 0;
+  EXPECT_EQ(in_plainest_form(window), causal);
+  window.causal = true;
+  window.window_right = 5;  // causal hides more
+  EXPECT_EQ(in_plainest_form(window), causal);
+  window.window_left = causal.window_left = 7;
+  EXPECT_EQ(in_plainest_form(window), causal);
+  for (const AttentionProblem& problem : {window, causal}) EXPECT_EQ(seen(in_plainest_form(problem)), seen(problem));
+}
+
+// Values next to those that hide no key: the plainest form never changes the keys that a query sees.
+TEST(Problem, ThePlainestFormSeesTheSameKeys) {
+  for (const std::int64_t seq_len : {1, 3, 6})
+    for (const std::int64_t seq_len_kv : {1, 3, 6})
+      for (std::int64_t left = kNoWindow; left <= 6; ++left)
+        for (std::int64_t right = kNoWindow; right <= 6; ++right)
+          for (const bool causal : {false, true}) {
+            AttentionProblem problem{.seq_len = seq_len, .seq_len_kv = seq_len_kv, .causal = causal};
+            problem.window_left = left;
+            problem.window_right = right;
+            EXPECT_EQ(seen(in_plainest_form(problem)), seen(problem)) << describe(problem);
+            EXPECT_EQ(in_plainest_form(in_plainest_form(problem)), in_plainest_form(problem)) << describe(problem);
+          }
 }
 
 TEST(Problem, WorkOfACausalOneIsHalf) {
@@ -169,8 +207,10 @@ TEST(Problem, WorkIsThatOfTheScoresThatCount) {
     return floating_point_operations(problem) / of_a_score;
   };
   EXPECT_EQ(scores({.batch = 3, .seq_len = 4, .seq_len_kv = 4, .kv_heads = 1}), 48);
-  EXPECT_EQ(scores({.batch = 3, .seq_len = 4, .seq_len_kv = 4, .window = 1}), 3 * (2 + 3 + 3 + 2));
-  EXPECT_EQ(scores({.batch = 3, .seq_len = 4, .seq_len_kv = 4, .causal = true, .window = 1}), 3 * (1 + 2 + 2 + 2));
+  EXPECT_EQ(scores({.batch = 3, .seq_len = 4, .seq_len_kv = 4, .window_left = 1, .window_right = 1}),
+            3 * (2 + 3 + 3 + 2));
+  EXPECT_EQ(scores({.batch = 3, .seq_len = 4, .seq_len_kv = 4, .causal = true, .window_left = 1, .window_right = 1}),
+            3 * (1 + 2 + 2 + 2));
   EXPECT_EQ(scores({.batch = 2, .seq_len = 4, .seq_len_kv = 4, .lengths = {4, 3}, .lengths_kv = {2, 1}}), 8 + 3);
   EXPECT_EQ(scores({.batch = 2, .seq_len = 4, .seq_len_kv = 4, .causal = true, .lengths = {4, 2}}), 8 + 4);
 }
@@ -199,17 +239,20 @@ TEST(Problem, ALaunchGetsAllOfIt) {
   EXPECT_EQ(args.softmax_scale, 0.5f);
   EXPECT_TRUE(args.causal);
   EXPECT_EQ(args.kv_heads, 3);
-  EXPECT_LT(args.window, 0);
+  EXPECT_LT(args.window_left, 0);
+  EXPECT_LT(args.window_right, 0);
   EXPECT_EQ(args.lengths, nullptr);
   EXPECT_EQ(args.lengths_kv, nullptr);
 
   problem.kv_heads = 1;
-  problem.window = 5;
+  problem.window_left = 5;
+  problem.window_right = 7;
   problem.lengths = {128, 1};
   const ExtendedArgs extended = launch_args(
       problem, {.Q = {}, .K = {}, .V = {}, .O = {}, .lengths = &memory[2], .lengths_kv = &memory[3]}, 0.5f, nullptr);
   EXPECT_EQ(extended.kv_heads, 1);
-  EXPECT_EQ(extended.window, 5);
+  EXPECT_EQ(extended.window_left, 5);
+  EXPECT_EQ(extended.window_right, 7);
   EXPECT_EQ(extended.lengths, &memory[2]);
   EXPECT_EQ(extended.lengths_kv, nullptr);
 }

@@ -26,6 +26,7 @@ NAMES = [kernel.stem for kernel in KERNELS]
 NEWEST = [kernel.stem for kernel in KERNELS if kernel.number][-1]
 NEWEST_ANYWHERE = [kernel.stem for kernel in KERNELS if kernel.number and "/hopper/" not in kernel.file][-1]
 DTYPES = [np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)]
+WINDOWS = "allowed: None, or (left, right), each -1 (no limit) to 2147483647"
 # Whole tiles of every version.
 QUERIES, KEYS = 256, 512
 
@@ -446,10 +447,14 @@ REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         "kernel: there is no version '07_swizzle'; did you mean 06_swizzle? If not, there are ",
     ),
     "causal": ({"causal": True, "kernel": 7}, ValueError, "causal=True is not supported by 07_ldmatrix; "),
-    "window": ({"window": 5, "kernel": 7}, ValueError, "window is not supported by 07_ldmatrix; "),
-    "window below 0": ({"window": -1}, ValueError, "window is -1; allowed: None, or 0 and more"),
-    "window beyond 64 bits": ({"window": 2**70}, ValueError, f"window is {2**70}; allowed: 0 to 2147483647"),
-    "window type": ({"window": 2.5}, TypeError, "window is 2.5; allowed: whole numbers"),
+    "window": ({"window": (5, -1), "kernel": 7}, ValueError, "window is not supported by 07_ldmatrix; "),
+    "window to the right": ({"window": (-1, 5), "kernel": 7}, ValueError, "window is not supported by 07_ldmatrix; "),
+    "window below -1": ({"window": (-2, 0)}, ValueError, f"window is (-2, 0); {WINDOWS}"),
+    "window beyond 64 bits": ({"window": (0, 2**70)}, ValueError, f"window is (0, {2**70}); {WINDOWS}"),
+    "one side of a window": ({"window": (5,)}, TypeError, f"window is (5,); {WINDOWS}"),
+    "window as a number": ({"window": 5}, TypeError, f"window is 5; {WINDOWS}"),
+    "window type": ({"window": (2.5, 0)}, TypeError, f"window is (2.5, 0); {WINDOWS}"),
+    "window of truth": ({"window": (True, 0)}, TypeError, f"window is (True, 0); {WINDOWS}"),
     "lengths": ({"lengths": [5, 256], "kernel": 7}, ValueError, "lengths is not supported by 07_ldmatrix; "),
     "lengths of k": ({"lengths_kv": [5, 512], "kernel": 7}, ValueError, "lengths_kv is not supported by 07_ldmatrix; "),
     "one length": ({"lengths": [5]}, ValueError, "lengths has 1 number, and q.shape[0] (batch) is 2; give one for "),

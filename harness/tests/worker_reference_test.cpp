@@ -122,25 +122,30 @@ TEST(Reference, GroupedHeadsByHand) {
 
 // As above, keys have equal weights, and V is the number of the key.
 TEST(Reference, WindowsByHand) {
-  const auto rows = [](std::int64_t seq_len, std::int64_t seq_len_kv, std::int64_t window, bool causal) {
+  const auto rows = [](std::int64_t seq_len, std::int64_t seq_len_kv, std::int64_t left, std::int64_t right,
+                       bool causal) {
     const AttentionProblem problem{.batch = 1,
                                    .heads = 1,
                                    .seq_len = seq_len,
                                    .seq_len_kv = seq_len_kv,
                                    .head_dim = 1,
                                    .causal = causal,
-                                   .window = window};
+                                   .window_left = left,
+                                   .window_right = right};
     const Inputs inputs = inputs_from(problem, [](int tensor, auto, auto, std::int64_t row, auto) {
       return tensor == 2 ? static_cast<float>(row) : 0.0f;
     });
     return make_reference(inputs, every_row(problem)).output;
   };
   using Rows = std::vector<double>;
-  EXPECT_EQ(rows(4, 4, 1, false), (Rows{0.5, 1, 2, 2.5}));
-  EXPECT_EQ(rows(4, 4, 1, true), (Rows{0, 0.5, 1.5, 2.5}));
-  EXPECT_EQ(rows(4, 4, 0, false), (Rows{0, 1, 2, 3}));
-  EXPECT_EQ(rows(2, 5, 1, false), (Rows{3, 3.5}));             // keys 2 to 4, and 3 and 4
-  EXPECT_EQ(rows(5, 2, 1, false), (Rows{0, 0, 0, 0.5, 0.5}));  // no key, no key, key 0, both, both
+  EXPECT_EQ(rows(4, 4, 1, 1, false), (Rows{0.5, 1, 2, 2.5}));
+  EXPECT_EQ(rows(4, 4, 1, 1, true), (Rows{0, 0.5, 1.5, 2.5}));
+  EXPECT_EQ(rows(4, 4, 0, 0, false), (Rows{0, 1, 2, 3}));
+  EXPECT_EQ(rows(2, 5, 1, 1, false), (Rows{3, 3.5}));             // keys 2 to 4, and 3 and 4
+  EXPECT_EQ(rows(5, 2, 1, 1, false), (Rows{0, 0, 0, 0.5, 0.5}));  // no key, no key, key 0, both, both
+  EXPECT_EQ(rows(4, 4, 0, 1, false), (Rows{0.5, 1.5, 2.5, 3}));
+  EXPECT_EQ(rows(4, 4, kNoWindow, 1, false), (Rows{0.5, 1, 1.5, 1.5}));
+  EXPECT_EQ(rows(4, 4, 1, kNoWindow, false), (Rows{1.5, 1.5, 2, 2.5}));
 }
 
 // Two sequences in a batch, one with 3 queries and 2 keys, one with 1 query and 3 keys. Padding, which is NaN, is not read.
@@ -182,8 +187,8 @@ TEST(Reference, ScoresBeyondTheRangeOfExpDoNotOverflow) {
 
 // Attention implemented literally, in double.
 std::vector<double> naive_attention(const Inputs& inputs) {
-  const auto& [batch_size, heads, max_seq_len, max_seq_len_kv, head_dim, dtype, causal, kv_heads, window, lengths,
-               lengths_kv] = inputs.problem;
+  const auto& [batch_size, heads, max_seq_len, max_seq_len_kv, head_dim, dtype, causal, kv_heads, window_left,
+               window_right, lengths, lengths_kv] = inputs.problem;
   std::vector<double> O;
   for (std::int64_t batch = 0; batch < batch_size; ++batch)
     for (std::int64_t head = 0; head < heads; ++head)
@@ -201,7 +206,8 @@ std::vector<double> naive_attention(const Inputs& inputs) {
             score += double{element_to_float(dtype, inputs.Q_row(batch, head, query)[d])} *
                      element_to_float(dtype, inputs.K_row(batch, head, key)[d]);
           const std::int64_t distance = key - (query + seq_len_kv - seq_len);
-          const bool seen = (!causal || distance <= 0) && (window < 0 || std::abs(distance) <= window);
+          const bool seen = (!causal || distance <= 0) && (window_left < 0 || -distance <= window_left) &&
+                            (window_right < 0 || distance <= window_right);
           P[key] = seen ? std::exp(score / std::sqrt(static_cast<double>(head_dim))) : 0;
         }
         const double sum = std::accumulate(P.begin(), P.end(), 0.0);
@@ -239,7 +245,8 @@ TEST(Reference, AgreesWithThreeNestedLoops) {
                              .head_dim = 24,
                              .causal = true,
                              .kv_heads = 2,
-                             .window = 20,
+                             .window_left = 20,
+                             .window_right = 9,
                              .lengths = {70, 33, 1},
                              .lengths_kv = {65, 20, 97}};
   for (const bool causal : {false, true}) {

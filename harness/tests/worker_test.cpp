@@ -133,9 +133,9 @@ TEST(Support, AFieldThatAVersionDoesNotSolveIsRefusedByName) {
 }
 
 TEST(Support, EachFieldIsRefusedByItsNameAndTakenWhereItIsSolved) {
-  AttentionProblem grouped = kProblem, window = kProblem, lengths = kProblem, lengths_kv = kProblem;
+  AttentionProblem grouped = kProblem, left = kProblem, right = kProblem, lengths = kProblem, lengths_kv = kProblem;
   grouped.kv_heads = 1;
-  window.window = 64;
+  left.window_left = right.window_right = 64;
   lengths.lengths = {256, 17};
   lengths_kv.lengths_kv = {0, 192};
   const struct {
@@ -143,7 +143,8 @@ TEST(Support, EachFieldIsRefusedByItsNameAndTakenWhereItIsSolved) {
     const char* field;
     bool Solves::* member;
   } fields[] = {{grouped, "--kv-heads", &Solves::kv_heads},
-                {window, "--window", &Solves::window},
+                {left, "--window-left", &Solves::window},
+                {right, "--window-right", &Solves::window},
                 {lengths, "--lengths", &Solves::lengths},
                 {lengths_kv, "--lengths-kv", &Solves::lengths}};
   for (const auto& [problem, field, member] : fields) {
@@ -166,7 +167,8 @@ TEST(Support, FieldsThatNoVersionCanSolveAreRefused) {
             "divisor");
   EXPECT_THAT(why(&AttentionProblem::kv_heads, 6), HasSubstr("does not divide heads 3"));
   EXPECT_THAT(why(&AttentionProblem::kv_heads, -1), HasSubstr("does not divide heads 3"));
-  EXPECT_EQ(why(&AttentionProblem::window, -2), "--window -2 is out of range; allowed: 0 to 2147483647");
+  EXPECT_EQ(why(&AttentionProblem::window_left, -2), "--window-left -2 is out of range; allowed: 0 to 2147483647");
+  EXPECT_EQ(why(&AttentionProblem::window_right, -2), "--window-right -2 is out of range; allowed: 0 to 2147483647");
   EXPECT_EQ(why(&AttentionProblem::lengths, std::vector<std::int64_t>{1}),
             "--lengths has 1 number, and batch is 2; give one for every batch entry");
   EXPECT_EQ(why(&AttentionProblem::lengths, std::vector<std::int64_t>{1, 257}),
@@ -422,15 +424,11 @@ TEST(CheckSets, AVersionThatSolvesMoreIsCheckedWithMore) {
   EXPECT_EQ(count(with_a_tail), 0);
 
   const auto grouped = [](const AttentionProblem& p) { return p.kv_heads > 0; };
-  const auto windowed = [](const AttentionProblem& p) { return p.window != kNoWindow; };
   const auto of_lengths = [](const AttentionProblem& p) { return !p.lengths.empty() && !p.lengths_kv.empty(); };
   const auto padded = [](const AttentionProblem& p) { return std::ranges::count(p.lengths, 0) > 0; };
-  EXPECT_EQ(count(grouped) + count(windowed) + count(of_lengths), 0);
+  EXPECT_EQ(count(grouped) + count(of_lengths), 0);
   const std::pair<bool Solves::*, std::function<bool(const AttentionProblem&)>> fields[] = {
-      {&Solves::kv_heads, grouped},
-      {&Solves::window, windowed},
-      {&Solves::lengths, of_lengths},
-      {&Solves::lengths, padded}};
+      {&Solves::kv_heads, grouped}, {&Solves::lengths, of_lengths}, {&Solves::lengths, padded}};
   for (const auto& [member, uses] : fields) {
     version.solves = {};
     version.solves.*member = true;
@@ -439,11 +437,38 @@ TEST(CheckSets, AVersionThatSolvesMoreIsCheckedWithMore) {
     version.solves.causal = true;
     EXPECT_EQ(count(uses), 2 * alone);
   }
+}
+
+TEST(CheckSets, AWindowHasEitherSideOrBothAndRowsThatSeeNoKey) {
+  Version version = make_version();
+  const Configuration& configuration = version.configurations[0];
+  const auto count = [&](const std::function<bool(const AttentionProblem&)>& uses) {
+    const auto sets = check_sets(version, configuration, kProblem, {});
+    return std::ranges::count_if(sets, [&](const CheckSet& set) { return uses(set.problem); });
+  };
+  const auto left = [](const AttentionProblem& p) { return p.window_left != kNoWindow; };
+  const auto right = [](const AttentionProblem& p) { return p.window_right != kNoWindow; };
+  EXPECT_EQ(count(left) + count(right), 0);
   version.solves = {.window = true};
-  EXPECT_GE(count([](const AttentionProblem& p) {
-              return p.window != kNoWindow && visible_keys(p, 0, 0).begin == visible_keys(p, 0, 0).end;
+  EXPECT_EQ(count([](const AttentionProblem& p) { return p.causal; }), 0);
+  EXPECT_GE(count([&](const AttentionProblem& p) { return left(p) && p.window_right == p.window_left; }), 3);
+  EXPECT_GE(count([&](const AttentionProblem& p) { return left(p) && right(p) && p.window_right < p.window_left; }), 1);
+  EXPECT_GE(count([&](const AttentionProblem& p) { return left(p) && right(p) && p.window_right > p.window_left; }), 1);
+  EXPECT_GE(count([&](const AttentionProblem& p) { return left(p) && !right(p); }), 1);
+  EXPECT_GE(count([&](const AttentionProblem& p) { return !left(p) && right(p); }), 1);
+  EXPECT_GE(count([&](const AttentionProblem& p) {
+              return left(p) && visible_keys(p, 0, 0).begin == visible_keys(p, 0, 0).end;
             }),
-            1);
+            2);
+  const auto odd = [&](const AttentionProblem& p) { return (left(p) || right(p)) && p.seq_len % 128 != 0; };
+  EXPECT_EQ(count(odd), 0);
+  version.solves.any_length = true;
+  EXPECT_GE(count(odd), 3);
+  version.solves.causal = true;
+  EXPECT_GE(count([&](const AttentionProblem& p) { return left(p) && p.causal; }), 6);
+  EXPECT_GE(count([&](const AttentionProblem& p) { return p.window_left == 0 && p.causal; }), 1);
+  for (const CheckSet& set : check_sets(version, configuration, kProblem, {}))
+    EXPECT_EQ(set.problem, in_plainest_form(set.problem)) << set.name;
 }
 
 TEST(CheckSets, LargeProblemsHaveARowOfEveryQueryTile) {

@@ -169,45 +169,91 @@ void add_ends_of_sequences(Sets& sets, const Solves& solves, const Configuration
   }
 }
 
+// A problem with other fields than the plain one, and the same with the causal mask if that makes a difference.
+void add_masked_too(Sets& sets, const Solves& solves, const std::string& name, const AttentionProblem& problem) {
+  sets.push_back(
+      {.name = name, .problem = in_plainest_form(problem), .distribution = Distribution::offset_mean, .sms = 3});
+  CheckSet masked = sets.back();
+  masked.name += ", causal";
+  masked.problem.causal = true;
+  masked.problem = in_plainest_form(masked.problem);
+  if (solves.causal && masked.problem != sets.back().problem) sets.push_back(masked);
+}
+
+// Windows that are as wide on both sides: they end inside a tile and at the end of one, and leave out whole tiles.
+void add_symmetrical_windows(Sets& sets, const Solves& solves, const Configuration& configuration) {
+  const std::int64_t block_q = configuration.block_q, block_kv = configuration.block_kv;
+  AttentionProblem other = square_problem(configuration);
+  const auto set_window = [&](std::int64_t window) { other.window_left = other.window_right = window; };
+  for (const std::int64_t window : {block_kv / 2, block_kv - 1, block_kv}) {
+    set_window(window);
+    add_masked_too(sets, solves, fmt::format("a window of {}", window), other);
+  }
+  other.seq_len_kv += block_kv;
+  add_masked_too(sets, solves, "a window, and more keys than queries", other);
+  other.seq_len += 3 * block_kv;
+  other.seq_len = (other.seq_len + block_q - 1) / block_q * block_q;
+  add_masked_too(sets, solves, "a window, and rows that see no key", other);
+  if (!solves.causal) return;  // which a window of 0 is, because it has no keys to the right
+  other = square_problem(configuration);
+  set_window(0);
+  add_masked_too(sets, solves, "a window of 0", other);
+}
+
+// One side of the window has no limit, or another one. With three query tiles, the tiles of keys that a warp, a CTA and its
+// neighbour see begin and end at different places.
+void add_other_windows(Sets& sets, const Solves& solves, const Configuration& configuration) {
+  const std::int64_t block_q = configuration.block_q, block_kv = configuration.block_kv;
+  AttentionProblem other = small_problem(configuration);
+  other.batch = 1;
+  other.seq_len = 3 * block_q;
+  other.seq_len_kv = (other.seq_len + block_kv - 1) / block_kv * block_kv;
+  const auto add = [&](const std::string& name, std::int64_t left, std::int64_t right, bool masked_too = false) {
+    other.window_left = left;
+    other.window_right = right;
+    if (masked_too)
+      add_masked_too(sets, solves, name, other);
+    else
+      add_masked_too(sets, {}, name, other);
+  };
+  add("a window on the left", block_kv / 2 + 1, kNoWindow);
+  add("a window on the right", kNoWindow, block_kv / 2 + 1);
+  const std::int64_t far = block_kv + 6;
+  add("a narrow window on the left, and a wide one on the right", 5, far, true);
+  add("a wide window on the left, and a narrow one on the right", far, 5, true);
+  other.seq_len_kv = 2 * block_kv;
+  add("two widths, and rows that see no key", 5, far, true);
+  if (!solves.any_length) return;
+  other.seq_len = 3 * block_q - 1;
+  other.seq_len_kv = 2 * block_q + block_kv / 2 + 1;
+  add("two widths, and odd lengths", 5, far, true);
+  other.seq_len = 2 * block_q + 1;
+  other.seq_len_kv = other.seq_len + block_kv + 2;
+  add("a window on the left, and odd lengths", block_kv - 1, kNoWindow, true);
+  add("a window on the right, and odd lengths", kNoWindow, 1);
+}
+
 // The other fields of a problem, alone and with the causal mask.
 void add_other_fields(Sets& sets, const Solves& solves, const Configuration& configuration) {
-  const std::int64_t block_q = configuration.block_q, block_kv = configuration.block_kv;
-  const auto add = [&](const std::string& name, const AttentionProblem& other) {
-    sets.push_back(
-        {.name = name, .problem = in_plainest_form(other), .distribution = Distribution::offset_mean, .sms = 3});
-    if (!solves.causal) return;
-    sets.push_back(sets.back());
-    sets.back().name += ", causal";
-    sets.back().problem.causal = true;
-  };
   if (solves.kv_heads) {
     AttentionProblem other = small_problem(configuration);
     other.kv_heads = 1;
-    add("one head of K and V", other);
+    add_masked_too(sets, solves, "one head of K and V", other);
     other.heads = 6;
     other.kv_heads = 2;
-    add("three heads of Q for each of K and V", other);
+    add_masked_too(sets, solves, "three heads of Q for each of K and V", other);
   }
   if (solves.window) {
-    AttentionProblem other = square_problem(configuration);
-    // Only the row's own key; windows that end inside a tile and at the end of one; whole tiles that are not seen.
-    for (const std::int64_t window : {std::int64_t{0}, block_kv / 2, block_kv - 1, block_kv}) {
-      other.window = window;
-      add(fmt::format("a window of {}", window), other);
-    }
-    other.seq_len_kv += block_kv;
-    add("a window, and more keys than queries", other);
-    other.seq_len += 3 * block_kv;
-    other.seq_len = (other.seq_len + block_q - 1) / block_q * block_q;
-    add("a window, and rows that see no key", other);
+    add_symmetrical_windows(sets, solves, configuration);
+    add_other_windows(sets, solves, configuration);
   }
   if (solves.lengths) {
     AttentionProblem other = square_problem(configuration);
     other.batch = 4;
     other.lengths = other.lengths_kv = {other.seq_len, other.seq_len - 1, 1, 0};
-    add("sequences of several lengths", other);
-    other.lengths_kv = {1, other.seq_len_kv, other.seq_len_kv - block_kv + 1, other.seq_len_kv};
-    add("sequences of several lengths, and other numbers of keys", other);
+    add_masked_too(sets, solves, "sequences of several lengths", other);
+    other.lengths_kv = {1, other.seq_len_kv, other.seq_len_kv - configuration.block_kv + 1, other.seq_len_kv};
+    add_masked_too(sets, solves, "sequences of several lengths, and other numbers of keys", other);
   }
 }
 

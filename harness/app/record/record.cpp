@@ -33,6 +33,11 @@ namespace {
 // Versions slower than 04 would take most of an hour for the two longest shapes.
 constexpr std::int64_t kLongestSlowSeqLen = 4096;
 
+// Keys to the left of a query's own, as models have them, and the shortest sequence of which they are a small part.
+constexpr struct {
+  std::int64_t window, shortest_seq_len;
+} kStandardWindows[] = {{1024, 2048}, {512, 8192}};
+
 std::optional<int> if_known(int value) { return value > 0 ? std::optional(value) : std::nullopt; }
 
 Profile profile_of(const DeviceInfo& device, std::string code_hash, std::vector<Result> results) {
@@ -72,9 +77,9 @@ std::vector<std::pair<AttentionProblem, const Configuration*>> what_to_record(co
 
 std::vector<AttentionProblem> standard_problems(const Version& version) {
   std::vector<AttentionProblem> problems;
-  const auto add_all = [&](const std::function<void(AttentionProblem&)>& change) {
+  const auto add_all = [&](const std::function<void(AttentionProblem&)>& change, std::int64_t shortest = 0) {
     const auto add = [&](const StandardShape& shape, Dtype dtype) {
-      if (!is_fast(version) && shape.seq_len > kLongestSlowSeqLen) return;
+      if (shape.seq_len < shortest || (!is_fast(version) && shape.seq_len > kLongestSlowSeqLen)) return;
       problems.push_back({.batch = shape.batch,
                           .heads = kStandardHeads,
                           .seq_len = shape.seq_len,
@@ -94,7 +99,14 @@ std::vector<AttentionProblem> standard_problems(const Version& version) {
   add_all([](AttentionProblem&) {});
   if (version.solves.causal) add_all([](AttentionProblem& problem) { problem.causal = true; });
   if (version.solves.kv_heads) add_all([](AttentionProblem& problem) { problem.kv_heads = problem.heads / 4; });
-  if (version.solves.window) add_all([](AttentionProblem& problem) { problem.window = problem.seq_len / 8; });
+  if (version.solves.window)
+    for (const auto& [window, shortest] : kStandardWindows)
+      add_all(
+          [&](AttentionProblem& problem) {
+            problem.causal = version.solves.causal;
+            problem.window_left = window;
+          },
+          shortest);
   if (version.solves.lengths)  // from 1/batch of the longest length up to all of it
     add_all([](AttentionProblem& problem) {
       for (std::int64_t i = 1; i <= problem.batch; ++i) problem.lengths.push_back(problem.seq_len * i / problem.batch);
@@ -119,7 +131,15 @@ std::vector<AttentionProblem> emulator_problems(const Version& version, const Co
   if (version.solves.any_length) add(kSeqLen - 1, kSeqLen - 1);
   if (version.solves.causal) add(kSeqLen, kSeqLen).causal = true;
   if (version.solves.kv_heads) add(kSeqLen, kSeqLen).kv_heads = 1;
-  if (version.solves.window) add(kSeqLen, kSeqLen).window = kSeqLen / 4;
+  if (version.solves.window) {
+    AttentionProblem& problem = add(kSeqLen, kSeqLen);
+    problem.window_left = problem.window_right = kSeqLen / 4;
+  }
+  if (version.solves.window && version.solves.causal) {
+    AttentionProblem& problem = add(kSeqLen, kSeqLen);
+    problem.causal = true;
+    problem.window_left = kSeqLen / 4;
+  }
   if (version.solves.lengths) {
     AttentionProblem& problem = add(kSeqLen, kSeqLen);
     problem.lengths = problem.lengths_kv = {kSeqLen / 2 + 1};

@@ -37,6 +37,7 @@ __all__ = [
 
 Array = TypeVar("Array")
 
+_LARGEST = 2**31 - 1  # of a size
 _EIGHT_BITS = ("float8_e4m3fn", "uint8")
 
 
@@ -133,7 +134,7 @@ def forward(
     softmax_scale: float | None = None,
     scales: Array | None = None,
     causal: bool = False,
-    window: int | None = None,
+    window: tuple[int, int] | None = None,
     lengths: Sequence[int] | None = None,
     lengths_kv: Sequence[int] | None = None,
     config: str | None = None,
@@ -156,8 +157,9 @@ def forward(
                    multiplied; those of k and v are listed for each head of q that reads them
     causal         query i sees the keys up to i + k.shape[1] - q.shape[1], as in FlashAttention since its version 2.1;
                    the output of a query that sees no key is 0
-    window         query i sees the keys at most this many places from key i + k.shape[1] - q.shape[1], on either
-                   side: FlashAttention's window_size=(window, window)
+    window         (left, right): query i sees at most so many keys to the left and to the right of key
+                   i + k.shape[1] - q.shape[1], as with FlashAttention's window_size; -1 is no limit on that side, and
+                   causal allows none to the right
     lengths        for each batch entry, the number of rows of q in use; the others are padding, and 0 in out
     lengths_kv     the same for k and v; None is the value of lengths. Both replace shape[1] in the two masks
     config         the name of one of configs(kernel); None is the first one that fits the device
@@ -187,7 +189,7 @@ def forward_timed(
     softmax_scale: float | None = None,
     scales: Array | None = None,
     causal: bool = False,
-    window: int | None = None,
+    window: tuple[int, int] | None = None,
     lengths: Sequence[int] | None = None,
     lengths_kv: Sequence[int] | None = None,
     config: str | None = None,
@@ -206,23 +208,36 @@ def forward_timed(
 
 
 def _asked(
-    causal: bool, window: int | None, lengths: Sequence[int] | None, lengths_kv: Sequence[int] | None
+    causal: bool,
+    window: tuple[int, int] | None,
+    lengths: Sequence[int] | None,
+    lengths_kv: Sequence[int] | None,
 ) -> dict[str, object]:
     """The fields of the problem that are arguments, by name; those that are not given are left out."""
     if not isinstance(causal, bool):
         raise TypeError(f"causal is {causal!r}; allowed: True, False")
     asked: dict[str, object] = {"causal": causal}
     if window is not None:
-        window = _whole("window", window)
-        if window < 0:
-            raise ValueError(f"window is {window}; allowed: None, or 0 and more")
-        asked["window"] = window
+        asked |= zip(("window_left", "window_right"), _window(window), strict=True)
     if lengths is not None:
         asked["lengths"] = _lengths("lengths", lengths)
     keys = lengths if lengths_kv is None else lengths_kv
     if keys is not None:
         asked["lengths_kv"] = _lengths("lengths_kv", keys)
     return asked
+
+
+def _window(window: tuple[int, int]) -> tuple[int, int]:
+    refused = f"window is {window!r}; allowed: None, or (left, right), each -1 (no limit) to {_LARGEST}"
+    try:
+        if any(isinstance(side, bool) for side in window):
+            raise TypeError(refused)
+        left, right = (operator.index(side) for side in window)
+    except (TypeError, ValueError) as error:
+        raise TypeError(refused) from error
+    if not (-1 <= left <= _LARGEST and -1 <= right <= _LARGEST):
+        raise ValueError(refused)
+    return left, right
 
 
 def _lengths(name: str, lengths: Sequence[int] | None) -> list[int]:
@@ -246,7 +261,7 @@ def _whole(name: str, value: object) -> int:
     except TypeError as error:
         raise TypeError(f"{name} is {value!r}; allowed: whole numbers") from error
     if abs(number) >= 2**63:  # the range that the extension modules accept
-        raise ValueError(f"{name} is {number}; allowed: 0 to {2**31 - 1}")
+        raise ValueError(f"{name} is {number}; allowed: 0 to {_LARGEST}")
     return number
 
 

@@ -232,7 +232,7 @@ std::vector<Mistake> mistakes_of_softmax(const AttentionProblem& problem, const 
        .keeps_max = false},
       {.name = "V_is_K", .text = "V's values are those of K", .V_is_K = true},
   };
-  if (problem.causal || problem.window != kNoWindow)
+  if (problem.causal || problem.window_left != kNoWindow || problem.window_right != kNoWindow)
     all.push_back({.name = "mask_left_out", .text = "all keys are seen: the mask is left out", .masked = false});
   if (tiling.has_fragments()) {  // otherwise no four lanes share a row
     all.push_back({.name = "max_of_one_lane",
