@@ -261,7 +261,7 @@ def test_a_problem_that_only_an_extension_solves(tracks: Cli) -> None:
 def test_a_field_that_nobody_solves(tracks: Cli, flags: list[str], field: str) -> None:
     outcome = tracks(K, "causal", *flags)
     assert outcome.rc == 2
-    assert f"{field} is not supported by causal" in outcome.err
+    assert outcome.err.startswith(f"harness: {field} ") and " causal;" in outcome.err
 
 
 def test_what_says_nothing_is_the_plain_problem(tracks: Cli) -> None:

@@ -109,7 +109,7 @@ def test_config_on_the_virtual_gpu(cli: Cli) -> None:
     cli.device, cli.emulator_worker = None, BUILD / "harness-worker-emulator"
     assert "07 · ldmatrix 64x64" in cli(K, "07", "--device", "emulator", "--config", "64x64", "--no-check").words
     outcome = cli(K, "07", "--device", "emulator", "--config", "1x1")
-    assert outcome.rc == 2 and "07_ldmatrix has no configuration '1x1'" in outcome.err
+    assert outcome.rc == 2 and "07_ldmatrix" in outcome.err and "'1x1'" in outcome.err
 
 
 def test_record_takes_every_configuration(ladder: Cli) -> None:
@@ -179,7 +179,7 @@ def test_tune_by_name_and_as_json(ladder: Cli) -> None:
 def test_tune_leaves_out_what_cannot_run(ladder: Cli) -> None:
     ladder.device = RTX_4080
     outcome = ladder("--tune", "02")
-    assert outcome.rc == 0 and "256x128 of 02_several needs 142336 bytes of shared memory" in outcome.words
+    assert outcome.rc == 0 and "256x128 of 02_several needs 142336 bytes" in outcome.words
     document = json.loads((ladder.profiles / "geforce-rtx-4080/tuning.json").read_text(encoding="utf-8"))
     validate_tuning(document)
     assert {t["config"] for t in document["entries"][0]["ranking"]} == {"128x64", "128x32"}
@@ -244,7 +244,7 @@ def test_what_was_tuned_is_launched_and_said(ladder: Cli) -> None:
     assert "02 · several 128x32 fp16" in outcome.words
     assert "Tuned 128x32, the fastest of 3 for this problem (--tune, 20" in outcome.words
     outcome = ladder(K, "01-02", "--seq-len", "1024")
-    assert "tuned: 128x32, the fastest of 3" in outcome.words
+    assert "tuned: 128x32, " in outcome.words
     assert launched(ladder) == ["128x32", "64x64", "64x64", "128x32"]
 
     # It is not used for another problem, with --config, on another device, or without a clock.
@@ -343,4 +343,4 @@ def test_sources_that_are_newer_than_the_compiled_code(ladder: Cli) -> None:
     in_an_hour = time.time() + 3600
     os.utime(ladder.source / "kernels/02_several.cu", (in_an_hour, in_an_hour))
     outcome = ladder("--tune", "02")
-    assert outcome.rc == 2 and "newer than the compiled code" in outcome.err and ladder.requests() == []
+    assert outcome.rc == 2 and "02_several.cu is newer" in outcome.err and ladder.requests() == []

@@ -340,7 +340,7 @@ int main() {{
         encoding="utf-8",
     )
     done = run(built(source, tmp_path))
-    assert "150 kinds of mistake found" in done.stderr
+    assert " 150 kinds " in done.stderr
     assert done.stderr.count("uninitialised_read: ") == 10 and done.stderr.count("64 times") == 10
     assert done.stderr.endswith("… and 140 more\n")
 
@@ -461,7 +461,7 @@ def test_a_launch_has_a_budget(everyday: Path) -> None:
 def test_an_interruption_prints_what_was_found(everyday: Path) -> None:
     done = run(everyday, "interrupted", FLASH_LADDER_MAX_INSTRUCTIONS="1000000000000")
     assert done.returncode == -signal.SIGINT
-    assert "virtual GPU: interrupted" in done.stderr and "1 kind of mistake found" in done.stderr
+    assert "virtual GPU: interrupted" in done.stderr and " 1 kind " in done.stderr
     assert f"everyday.cu:{line_of(EVERYDAY, 'interrupted')}\n" in done.stderr
 
 

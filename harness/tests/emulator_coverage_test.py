@@ -40,7 +40,7 @@ def test_kernels_are_counted_and_what_stops_them(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     first, *reasons = done.stdout.splitlines()
     assert first == "2 of 7 kernels in 3 files can be decoded; without textures 2 of 6, 33.3 %"
-    assert "     2  the virtual GPU does not know this instruction: frobnicate.s32" in reasons
+    assert any(reason.startswith("     2  ") and reason.endswith(": frobnicate.s32") for reason in reasons)
     assert any(reason.startswith("     1  tex.1d.v4.s32.s32: ") and "textures" in reason for reason in reasons)
     assert len(reasons) == 3
 

@@ -191,18 +191,27 @@ TEST(Fuzz, WhatIsCutShortIsRefused) {
   EXPECT_EQ(try_text(text), Fate::ran);
 }
 
-// Errors name the line, the source line if there is one, and what is wrong.
-std::string error_of(const std::string& text) {
+PtxError error_in(const std::string& text) {
   try {
     Memory memory;
     const Module module(text, memory);
     for (const Kernel* kernel : module.kernels()) kernel->compiled();
   } catch (const PtxError& error) {
-    return error.what();
+    return error;
   }
-  return "no error";
+  return {"no error", 0};
 }
 
+std::string error_of(const std::string& text) { return error_in(text).what(); }
+
+// Expects an error at this line of the text that names this part of it.
+void expect_error(const std::string& text, int line, const std::string& name) {
+  const PtxError error = error_in(text);
+  EXPECT_EQ(error.ptx_line(), line) << error.what();
+  EXPECT_THAT(error.what(), testing::HasSubstr(name));
+}
+
+// Errors name the line, the source line if there is one, and what is wrong.
 TEST(Errors, SayWhatAndWhere) {
   EXPECT_EQ(error_of(program("mov.u32 %r1, 5;\nfrobnicate.s32 %r1, %r2;\n")),
             "PTX line 25 (kernel.cu:2): the virtual GPU does not know this instruction: frobnicate.s32 %r1, %r2");
@@ -212,18 +221,16 @@ TEST(Errors, SayWhatAndWhere) {
   EXPECT_EQ(error_of(program("mov.u32 %r1, %reserved_smem_offset_0;\n")),
             "PTX line 23: %reserved_smem_offset_0: of the shared memory that the system reserves, the virtual GPU "
             "has only the part at %reserved_smem_offset_1, which cooperative groups use for tiles of more than a warp");
-  EXPECT_EQ(error_of(program("bra NOWHERE;\n")), "PTX line 23: unknown name 'NOWHERE'");
+  expect_error(program("bra NOWHERE;\n"), 23, "NOWHERE");
   EXPECT_EQ(error_of(program("add.s32 %r1, %r2, %r3\n")), "PTX line 24: expected ';' instead of 'ret'");
   EXPECT_EQ(error_of(program("add.s32 %r1, %r2, 12ab;\n")), "PTX line 23: malformed number 12ab");
   EXPECT_EQ(error_of(program("tex.2d.v4.f32.f32 {%f1, %f2, %f3, %f4}, [image, {%f1, %f2}];\n")),
             "PTX line 23: tex.2d.v4.f32.f32: the virtual GPU does not support textures and surfaces. Read the array "
             "through a pointer (ld.global), with the texture's addressing written out");
-  EXPECT_EQ(error_of(program("wmma.load.a.sync.aligned.row.m16n16k99.f16 {%r1}, [%rd1], 16;\n")),
-            "PTX line 23 (kernel.cu:1): the virtual GPU does not know this instruction: "
-            "wmma.load.a.sync.aligned.row.m16n16k99.f16 {%r1}, [%rd1], 16");
-  EXPECT_EQ(error_of(program("mbarrier.wait.shared.b64 %p1, [smem], %rd1;\n")),
-            "PTX line 23 (kernel.cu:1): the virtual GPU does not know this instruction: "
-            "mbarrier.wait.shared.b64 %p1, [smem], %rd1");
+  const std::string unknown_shape = "wmma.load.a.sync.aligned.row.m16n16k99.f16 {%r1}, [%rd1], 16";
+  expect_error(program(unknown_shape + ";\n"), 23, unknown_shape);
+  const std::string unknown_wait = "mbarrier.wait.shared.b64 %p1, [smem], %rd1";
+  expect_error(program(unknown_wait + ";\n"), 23, unknown_wait);
   EXPECT_EQ(error_of(".version 7.8\n.target sm_80\n.address_size 32\n"),
             "PTX line 4: only 64-bit addresses are supported (.address_size 64)");
   EXPECT_EQ(
@@ -239,21 +246,17 @@ TEST(Errors, SayWhatAndWhere) {
             "kernels: mov.u64 %rd1, g");
   EXPECT_EQ(error_of(program(".reg .b128 %q;\nadd.u64 %rd1, %q, %rd1;\n")),
             "PTX line 25 (kernel.cu:2): a 128-bit register where none is allowed: add.u64 %rd1, %q, %rd1");
-  EXPECT_EQ(
-      error_of(program("mma.sp.sync.aligned.m16n8k32.row.col.f32.f16.f16.f32 {%r1, %r2, %r3, %r4}, {%r1, %r2, %r3, "
-                       "%r4}, {%r1, %r2, %r3, %r4}, {%r1, %r2, %r3, %r4}, %r5, 2;\n"))
-          .substr(0, 73),
-      "PTX line 23 (kernel.cu:1): a sparsity selector of 2, which is 0 to 1 here");
+  const std::string registers = "{%r1, %r2, %r3, %r4}";
+  const std::string sparse =
+      fmt::format("mma.sp.sync.aligned.m16n8k32.row.col.f32.f16.f16.f32 {0}, {0}, {0}, {0}, %r5, 2;\n", registers);
+  expect_error(program(sparse), 23, "a sparsity selector of 2, which is 0 to 1 here");
   EXPECT_EQ(error_of(program("call f, (%r1);\n", ".func f ()\n{\n}\n")),
             "PTX line 26 (kernel.cu:1): a malformed call of f");
   EXPECT_EQ(error_of("this is no PTX"), "PTX line 1: unexpected 'this'");
   EXPECT_EQ(error_of(""), "PTX line 1: expected .version before the end of the text, which is empty or was cut short");
-  EXPECT_EQ(error_of(".version 7.8\n"),
-            "PTX line 2: expected .target before the end of the text, which is empty or was cut short");
-  EXPECT_EQ(error_of(".version 7.8\n.target sm_80\n"),
-            "PTX line 3: expected .address_size 64 before the end of the text, which is empty or was cut short");
-  EXPECT_EQ(error_of(".version 7.8\n.target sm_80\n.address_size 64\n.visible"),
-            "PTX line 4: expected a function or variable before the end of the text, which is empty or was cut short");
+  expect_error(".version 7.8\n", 2, ".target");
+  expect_error(".version 7.8\n.target sm_80\n", 3, ".address_size 64");
+  expect_error(".version 7.8\n.target sm_80\n.address_size 64\n.visible", 4, "function or variable");
 }
 
 TEST(Errors, CallsThatBecomeTooLong) {

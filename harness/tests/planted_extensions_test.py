@@ -75,7 +75,7 @@ def test_a_wrong_one_is_found_where_nobody_asked_for_it(kernel: str, found_by: l
         assert check_set in result["reason"]
     assert not_by not in result["reason"] and "the requested problem" not in result["reason"]
     if kernel == "divides_by_0":
-        assert "are NaN or infinite" in result["reason"]
+        assert "NaN" in result["reason"]
         assert result["mismatches"][0]["got"] == "nan" and result["mismatches"][0]["expected"] == 0
     if kernel == "skips_padding":
         assert "elements were never written" in result["reason"]
@@ -87,4 +87,4 @@ def test_a_wrong_log_sum_exp_is_found_although_the_output_is_right() -> None:
     problem = PROBLEM | {"seq_len": 32, "seq_len_kv": 32}
     result = run_worker("harness-worker-faults", kernel="log_in_base_2", problem=problem)
     assert (result["status"], result["correct"]) == ("wrong", False) and "mismatches" not in result
-    assert "the log-sum-exp of 192 of 192 rows is wrong" in result["reason"] and "is allowed" in result["reason"]
+    assert "log-sum-exp of 192 of 192 rows" in result["reason"] and "is allowed" in result["reason"]

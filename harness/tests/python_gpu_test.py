@@ -285,7 +285,7 @@ def test_a_workspace_is_given_back(fl: ModuleType) -> None:
 
 def test_a_workspace_that_does_not_fit(fl: ModuleType) -> None:
     q = normal(1, 65_536, 64, 128)  # 1.6 TB
-    with pytest.raises(MemoryError, match=r"^01_naive needs 1.6 TB of GPU memory for its workspace"):
+    with pytest.raises(MemoryError, match=r"^01_naive needs 1\.6 TB "):
         fl.forward(q, q, q, kernel="01")
     q, k, v = inputs()
     assert_close(fl.forward(q, k, v, kernel="01"), reference(q, k, v))  # the error does not persist

@@ -15,6 +15,7 @@
 namespace flash_ladder {
 namespace {
 
+using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
 
@@ -32,6 +33,11 @@ struct Fault {
     return (batch == -1 || batch == b) && (head == -1 || head == h) && (q_block == -1 || q_block == q);
   }
 };
+
+// How a message names an element.
+std::string place(int batch, int head, int row, int column) {
+  return fmt::format("batch {}, head {}, row {}, column {}", batch, head, row, column);
+}
 
 // FlashAttention's loop as the kernels execute it: fp32, tile by tile with a running maximum, P rounded to the input type.
 HostBuffer attend_like_a_kernel(const Inputs& inputs, const Fault& fault = {}) {
@@ -211,7 +217,7 @@ TEST_P(Checker, FindsAnElementLeftUnwritten) {
 TEST_P(Checker, FindsATileLeftUnwritten) {
   for (std::int64_t r = 0; r < kBlockQ; ++r) std::fill_n(row(0, 2, r), problem_.head_dim, kPoison);
   expect_first(verdict(), 0, 2, 0, 0);
-  EXPECT_THAT(verdict().reason, HasSubstr("8192 of 98304 elements were never written"));
+  EXPECT_THAT(verdict().reason, HasSubstr("8192 of 98304"));
   expect_map(verdict(), {"..", "..", "X.", "..", "..", ".."});
 }
 
@@ -294,7 +300,7 @@ TEST(CheckerOfLengths, PaddingIsZeroAndChangedInputsAreFoundInEveryHead) {
   EXPECT_TRUE(check_output(inputs, reference, output, kBlockQ).correct());
   const std::int64_t padding = output_layout(problem).row(1, 3, 10);
   output.data()[padding] = element_from_float(problem.dtype, 5);
-  EXPECT_THAT(check_output(inputs, reference, output, kBlockQ).reason, HasSubstr("batch 1, head 3, row 10, column 0"));
+  EXPECT_THAT(check_output(inputs, reference, output, kBlockQ).reason, HasSubstr(place(1, 3, 10, 0)));
   output.data()[padding] = kPoison;
   EXPECT_THAT(check_output(inputs, reference, output, kBlockQ).reason, HasSubstr("never written"));
 
@@ -305,7 +311,7 @@ TEST(CheckerOfLengths, PaddingIsZeroAndChangedInputsAreFoundInEveryHead) {
   }
   EXPECT_EQ(find_changed_input(inputs, after), std::nullopt);
   after[1].data()[inputs.K.row(1, 1, 63)] = 0;  // in the last head of K, and in padding
-  EXPECT_THAT(find_changed_input(inputs, after).value_or(""), HasSubstr("input K: first at batch 1, head 1, row 63"));
+  EXPECT_THAT(find_changed_input(inputs, after).value_or(""), AllOf(HasSubstr(" K"), HasSubstr(place(1, 1, 63, 0))));
 }
 
 // For large problems only some rows are compared with the reference, but all are examined.
@@ -414,8 +420,7 @@ TEST(ChangedInputs, EachOfTheThreeIsFound) {
       auto after = copies(inputs);
       after[tensor.buffer].data()[tensor.layout.row(1, 2, 63) + 127] ^= 1;
       EXPECT_THAT(find_changed_input(inputs, after).value_or(""),
-                  HasSubstr(std::string("changed its input ") + tensor.name +
-                            ": first at batch 1, head 2, row 63, column 127"));
+                  HasSubstr(fmt::format("changed its input {}: first at {}", tensor.name, place(1, 2, 63, 127))));
     }
   }
 }
@@ -428,8 +433,7 @@ TEST(RepeatedLaunches, OneBitIsADifference) {
   EXPECT_EQ(find_difference(problem, first, second), std::nullopt);
   second.data()[output_layout(problem).row(1, 1, 5) + 6] ^= 1;
   second.data()[output_layout(problem).row(1, 2, 0)] ^= 1;
-  EXPECT_THAT(find_difference(problem, first, second).value_or(""),
-              HasSubstr("first at batch 1, head 1, row 5, column 6"));
+  EXPECT_THAT(find_difference(problem, first, second).value_or(""), HasSubstr("first at " + place(1, 1, 5, 6)));
 }
 
 TEST(RepeatedLaunches, ZerosOfEitherSignDiffer) {
@@ -479,12 +483,11 @@ TEST_P(LogSumExp, AnyRowThatIsNotFiniteOrNotWrittenIsWrong) {
   for (const float bad : {kInfinity, -kInfinity, std::numeric_limits<float>::quiet_NaN()})
     for (const std::size_t i : {2u, 65u, 68u, 131u}) {
       const float before = std::exchange(got_[i], bad);
-      EXPECT_THAT(wrong(), HasSubstr(fmt::format("of 1 of 132 rows is wrong; the first at batch 0, head {}, row {}",
-                                                 i / 66, i % 66)));
+      EXPECT_THAT(wrong(), AllOf(HasSubstr("1 of 132"), HasSubstr(fmt::format("head {}, row {}", i / 66, i % 66))));
       got_[i] = before;
     }
   got_[5] = std::bit_cast<float>(0xffffffffu);
-  EXPECT_THAT(wrong(), HasSubstr("of 1 of 132 rows is wrong, 1 of them were never written"));
+  EXPECT_THAT(wrong(), AllOf(HasSubstr("1 of 132"), HasSubstr(", 1 of them were never written")));
 }
 
 TEST_P(LogSumExp, ARowThatSeesNoKeyHasMinusInfinity) {

@@ -23,7 +23,9 @@ namespace {
 
 using nlohmann::json;
 using testing::AllOf;
+using testing::EndsWith;
 using testing::HasSubstr;
+using testing::StartsWith;
 
 constexpr std::size_t kScoreBytes = 6;
 
@@ -87,7 +89,7 @@ TEST(Support, LengthsAreWholeTiles) {
                     HasSubstr("--seq-len 128 or 256")));
   EXPECT_THAT(unsupported(with(&AttentionProblem::seq_len, 100)), HasSubstr("--seq-len 128"));
   EXPECT_THAT(unsupported(with(&AttentionProblem::seq_len_kv, 100)),
-              AllOf(HasSubstr("seq-len-kv 100 is not a multiple of 64"), HasSubstr("--seq-len-kv 64 or 128")));
+              AllOf(HasSubstr("seq-len-kv 100"), HasSubstr("--seq-len-kv 64 or 128")));
 }
 
 TEST(Support, SizesStartAtOneAndFit32Bits) {
@@ -129,7 +131,7 @@ TEST(Support, AFieldThatAVersionDoesNotSolveIsRefusedByName) {
                                 return problem;
                               }())
                   .value_or(""),
-              HasSubstr("seq-len 200 is not a multiple"));
+              HasSubstr("seq-len 200"));
 }
 
 TEST(Support, EachFieldIsRefusedByItsNameAndTakenWhereItIsSolved) {
@@ -148,8 +150,7 @@ TEST(Support, EachFieldIsRefusedByItsNameAndTakenWhereItIsSolved) {
                 {lengths, "--lengths", &Solves::lengths},
                 {lengths_kv, "--lengths-kv", &Solves::lengths}};
   for (const auto& [problem, field, member] : fields) {
-    EXPECT_EQ(unsupported(problem),
-              std::string(field) + " is not supported by 06_swizzle; no version supports it yet: leave it out");
+    EXPECT_THAT(unsupported(problem), AllOf(StartsWith(std::string(field) + " "), HasSubstr("06_swizzle")));
     Version version = make_version();
     version.solves.*member = true;
     EXPECT_EQ(why_unsupported(version, version.configurations[0], problem), std::nullopt) << field;
@@ -165,16 +166,16 @@ TEST(Support, FieldsThatNoVersionCanSolveAreRefused) {
   EXPECT_EQ(why(&AttentionProblem::kv_heads, 2),
             "--kv-heads 2 does not divide heads 3: every head of K and V serves equally many heads of Q; choose a "
             "divisor");
-  EXPECT_THAT(why(&AttentionProblem::kv_heads, 6), HasSubstr("does not divide heads 3"));
-  EXPECT_THAT(why(&AttentionProblem::kv_heads, -1), HasSubstr("does not divide heads 3"));
+  EXPECT_THAT(why(&AttentionProblem::kv_heads, 6), AllOf(StartsWith("--kv-heads 6 "), HasSubstr("heads 3")));
+  EXPECT_THAT(why(&AttentionProblem::kv_heads, -1), AllOf(StartsWith("--kv-heads -1 "), HasSubstr("heads 3")));
   EXPECT_EQ(why(&AttentionProblem::window_left, -2), "--window-left -2 is out of range; allowed: 0 to 2147483647");
-  EXPECT_EQ(why(&AttentionProblem::window_right, -2), "--window-right -2 is out of range; allowed: 0 to 2147483647");
+  EXPECT_THAT(why(&AttentionProblem::window_right, -2), StartsWith("--window-right -2 "));
   EXPECT_EQ(why(&AttentionProblem::lengths, std::vector<std::int64_t>{1}),
             "--lengths has 1 number, and batch is 2; give one for every batch entry");
-  EXPECT_EQ(why(&AttentionProblem::lengths, std::vector<std::int64_t>{1, 257}),
-            "--lengths 257 is out of range; allowed: 0 to seq-len 256");
-  EXPECT_EQ(why(&AttentionProblem::lengths_kv, std::vector<std::int64_t>{-1, 0}),
-            "--lengths-kv -1 is out of range; allowed: 0 to seq-len-kv 192");
+  EXPECT_THAT(why(&AttentionProblem::lengths, std::vector<std::int64_t>{1, 257}),
+              AllOf(StartsWith("--lengths 257 "), EndsWith("0 to seq-len 256")));
+  EXPECT_THAT(why(&AttentionProblem::lengths_kv, std::vector<std::int64_t>{-1, 0}),
+              AllOf(StartsWith("--lengths-kv -1 "), EndsWith("0 to seq-len-kv 192")));
 }
 
 TEST(Support, AVersionOfAnyLengthNeedsNoWholeTiles) {
@@ -256,7 +257,7 @@ TEST(Support, SaysWhyThereIsNoGpu) {
   const DriverState fine{.driver_version = 13000, .runtime_version = 13000, .device_count = 2, .error = ""};
   EXPECT_EQ(why_no_device(fine, 1), std::nullopt);
   EXPECT_THAT(why_no_device(fine, 2).value_or(""), HasSubstr("GPU 2 does not exist; allowed: 0 to 1"));
-  EXPECT_THAT(why_no_device(fine, -1).value_or(""), HasSubstr("GPU -1 does not exist"));
+  EXPECT_THAT(why_no_device(fine, -1).value_or(""), HasSubstr("GPU -1 "));
 
   DriverState none;
   none.runtime_version = 13000;
