@@ -12,11 +12,50 @@ from numpy.typing import NDArray
 
 def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, scale: float | None = None) -> NDArray[np.float64]:
     """softmax(scale · Q Kᵀ) V for [batch, seq_len, heads, head_dim] of any type; scale None is 1 / sqrt(head_dim)."""
+    return attention_and_lse(q, k, v, scale)[0]
+
+
+def attention_and_lse(
+    q: np.ndarray,
+    k: np.ndarray,
+    v: np.ndarray,
+    scale: float | None = None,
+    causal: bool = False,
+    window: tuple[int, int] = (-1, -1),
+    softcap: float = 0,
+    alibi_slopes: np.ndarray | None = None,
+    sinks: np.ndarray | None = None,
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The same with the fields of extensions, and with the log-sum-exp [batch, heads, seq_len].
+
+    k and v may have fewer heads. A row that sees no key has an output of 0 and a log-sum-exp of -inf.
+    """
     scale = q.shape[-1] ** -0.5 if scale is None else scale
-    o = np.empty(q.shape, np.float64)
+    o = np.zeros(q.shape, np.float64)
+    lse = np.full((q.shape[0], q.shape[2], q.shape[1]), -np.inf)
+    # How far key j is to the right of the key that query i is aligned with.
+    distance = np.arange(k.shape[1]) - (np.arange(q.shape[1])[:, None] + k.shape[1] - q.shape[1])
+    left, right = window
+    seen = np.full(distance.shape, True)
+    if left >= 0:
+        seen &= distance >= -left
+    if right >= 0 or causal:
+        seen &= distance <= (0 if causal else right)
+    some = seen.any(axis=1)  # rows that see a key
     for b, head in np.ndindex(q.shape[0], q.shape[2]):  # one head at a time, so that its scores fit into memory
-        of_q, of_k, of_v = (np.asarray(x[b, :, head], np.float64) for x in (q, k, v))
-        s = scale * (of_q @ of_k.T)
-        p = np.exp(s - s.max(axis=1, keepdims=True))
-        o[b, :, head] = p @ of_v / p.sum(axis=1, keepdims=True)
-    return o
+        kv_head = head // (q.shape[2] // k.shape[2])
+        of_q, of_k, of_v = (np.asarray(x[b, :, h], np.float64) for x, h in ((q, head), (k, kv_head), (v, kv_head)))
+        s = scale * (of_q[some] @ of_k.T)
+        if softcap:
+            s = softcap * np.tanh(s / softcap)
+        if alibi_slopes is not None:
+            s -= float(alibi_slopes[head]) * np.abs(distance[some])
+        s[~seen[some]] = -np.inf
+        most = s.max(axis=1, keepdims=True, initial=-np.inf)
+        p = np.exp(s - most)
+        total = p.sum(axis=1, keepdims=True)
+        if sinks is not None:
+            total += np.exp(float(sinks[head]) - most)
+        o[b, some, head] = p @ of_v / total
+        lse[b, head, some] = (most + np.log(total))[:, 0]
+    return o, lse

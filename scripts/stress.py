@@ -46,6 +46,7 @@ DTYPES = ("fp16", "bf16", "e4m3")
 DATA = ("q-times-3", "q-times-6", "sink", "rising", "falling", "steps", "zeros", "equal-keys", "trained")
 # What a version has to solve for a field, where the two have different names.
 SOLVED_AS = {"window_left": "window", "window_right": "window", "lengths_kv": "lengths"}
+SOLVED_AS |= {"softcap": "scores", "alibi": "scores", "sinks": "scores"}
 RANDOM_ON_GPU, RANDOM = 40, 6
 BEYOND_A_GRID = 70_000  # CUDA's limit is 65,535 in y and z
 # SMs of the virtual GPU: few enough that a CTA of 15 and 16 takes several query tiles, and that CTAs take different
@@ -186,6 +187,19 @@ def random_case(c: Configuration, seed: int) -> Case:
             fields[name] = [
                 draw.choice([0, 1, size, draw.randint(0, size), draw.randint(0, size)]) for _ in range(batch)
             ]
+    if draw.random() < 0.3:
+        fields["softcap"] = draw.choice([0.5, 5.0, 50.0])
+    for name in ("alibi", "sinks"):
+        if draw.random() < 0.3:
+            fields[name] = True
+    if draw.random() < 0.5 and "packed" in c.solves:
+        entries = draw.randint(1, 9)
+        for name, size in (("lengths", queries), ("lengths_kv", keys)):
+            drawn = [draw.choice([0, 1, size, draw.randint(0, size), draw.randint(0, size)]) for _ in range(entries)]
+            fields[name] = [size, *drawn]  # so that there is a row
+        solved = {name: value for name, value in fields.items() if SOLVED_AS.get(name, name) in c.solves}
+        solved |= {"packed": True, "lengths": fields["lengths"], "lengths_kv": fields["lengths_kv"]}
+        return with_fields(case(f"random, seed {seed}", c, (entries + 1, heads, queries, keys)), **solved)
     solved = {name: value for name, value in fields.items() if SOLVED_AS.get(name, name) in c.solves}
     return with_fields(case(f"random, seed {seed}", c, (batch, heads, queries, keys)), **solved)
 

@@ -22,6 +22,16 @@ struct ExtendedArgs : AttentionArgs {
   // [batch][heads][seq_len], in device memory: where to write L, the natural logarithm of the sum of exp(S) over all keys that a
   // row sees; -inf for a row that sees none. nullptr: not requested.
   float* log_sum_exp = nullptr;
+  // [batch + 1], in device memory, if the sequences are packed (flash_attn's cu_seqlens): the row of Q and O, and of K and V, at
+  // which each sequence begins, and the number of all rows. Then seq_len and seq_len_kv are upper limits, `batch` is the number
+  // of sequences, batch_stride is 0, `lengths` and `lengths_kv` are nullptr, and log_sum_exp is [heads][total].
+  const int *offsets = nullptr, *offsets_kv = nullptr;
+  int total = 0, total_kv = 0;  // the last of them; 0 if not packed
+  // Changes of the scores S = softmax_scale · Q Kᵀ, in this order.
+  float softcap = 0;                    // above 0: S becomes softcap · tanh(S / softcap)
+  const float* alibi_slopes = nullptr;  // [heads], in device memory: S -= slope · |i + seq_len_kv - seq_len - j|
+  // [heads], in device memory: exp(sink) is added to the sum of exp(S) of each row that sees a key, also in log_sum_exp.
+  const float* sinks = nullptr;
 };
 
 }  // namespace flash_ladder

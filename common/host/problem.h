@@ -43,6 +43,17 @@ struct AttentionProblem {
   std::vector<std::int64_t> lengths = {};
   std::vector<std::int64_t> lengths_kv = {};
 
+  // The sequences of `lengths` lie one after the other, without padding, in Q and O [total, heads, head_dim] and in K and V
+  // [total, kv_heads, head_dim]: flash_attn_varlen_func. seq_len and seq_len_kv are upper limits of the lengths.
+  bool packed = false;
+
+  // Changes of the scores S = scale · Q Kᵀ, in this order. softcap (Gemma 2): S becomes softcap · tanh(S / softcap); 0: none.
+  // alibi (Press et al., 2022): each head subtracts its slope times the distance |i + seq_len_kv - seq_len - j| of key j. sinks
+  // (gpt-oss): each head has one score more, which takes part in the sum of a row that sees a key, and has no value.
+  double softcap = 0;
+  bool alibi = false;
+  bool sinks = false;
+
   bool operator==(const AttentionProblem&) const = default;
 };
 

@@ -78,6 +78,8 @@ struct Solves {
   bool kv_heads = false;     // any AttentionProblem::kv_heads
   bool window = false;       // any AttentionProblem::window_left and window_right
   bool lengths = false;      // any AttentionProblem::lengths and lengths_kv, multiples of a tile or not
+  bool packed = false;       // AttentionProblem::packed, with any lengths
+  bool scores = false;       // any AttentionProblem::softcap, alibi and sinks
   bool log_sum_exp = false;  // not a problem, but an output: ExtendedArgs::log_sum_exp
 };
 

@@ -55,6 +55,14 @@ inline constexpr std::tuple kFields{
     Field<std::vector<std::int64_t>>{"lengths_kv", &AttentionProblem::lengths_kv, "N,N…",
                                      "Keys of each batch entry (same as --lengths)", &Solves::lengths, /*least=*/0,
                                      &AttentionProblem::lengths},
+    Field<bool>{"packed", &AttentionProblem::packed, "",
+                "The sequences of --lengths lie one after the other in one tensor, without padding", &Solves::packed},
+    Field<double>{"softcap", &AttentionProblem::softcap, "X", "Caps each score S smoothly: X · tanh(S / X) (no cap)",
+                  &Solves::scores},
+    Field<bool>{"alibi", &AttentionProblem::alibi, "",
+                "Subtracts a multiple of a key's distance from its score (ALiBi)", &Solves::scores},
+    Field<bool>{"sinks", &AttentionProblem::sinks, "",
+                "One more score for each head, which takes weight and has no value", &Solves::scores},
 };
 
 /// Calls visit(Field<Value>) for each field.

@@ -25,9 +25,9 @@ constexpr std::pair<const char*, Dtype> kDtypes[] = {
 // matters to in_plainest_form(), visible_keys() and launch_args().
 constexpr auto kMembers = [](const AttentionProblem& problem) {
   const auto& [batch, heads, seq_len, seq_len_kv, head_dim, dtype, causal, kv_heads, window_left, window_right, lengths,
-               lengths_kv] = problem;
+               lengths_kv, packed, softcap, alibi, sinks] = problem;
   return std::tie(batch, heads, seq_len, seq_len_kv, head_dim, dtype, causal, kv_heads, window_left, window_right,
-                  lengths, lengths_kv);
+                  lengths, lengths_kv, packed, softcap, alibi, sinks);
 };
 static_assert(std::tuple_size_v<decltype(kMembers(AttentionProblem{}))> == std::tuple_size_v<decltype(kFields)>,
               "harness/problem/fields.h describes every member of AttentionProblem");
@@ -35,6 +35,7 @@ static_assert(std::tuple_size_v<decltype(kMembers(AttentionProblem{}))> == std::
 // ---- A value as text ----
 
 std::string describe_value(const char* name, std::int64_t value) { return fmt::format("{} {}", name, value); }
+std::string describe_value(const char* name, double value) { return fmt::format("{} {}", name, value); }
 std::string describe_value(const char* /*name*/, Dtype dtype) { return to_string(dtype); }
 std::string describe_value(const char* name, bool /*value*/) { return name; }
 // "lengths 7/100/256"; for a large batch only the range.
@@ -46,6 +47,7 @@ std::string describe_value(const char* name, const std::vector<std::int64_t>& le
 }
 
 std::string file_name_part(const char* /*name*/, std::int64_t value) { return std::to_string(value); }
+std::string file_name_part(const char* /*name*/, double value) { return fmt::format("{}", value); }
 std::string file_name_part(const char* /*name*/, Dtype dtype) { return to_string(dtype); }
 std::string file_name_part(const char* name, bool value) { return value ? name : "full"; }
 // FNV-1a, over as many lengths as a batch may have.
@@ -64,6 +66,13 @@ void read_value(const nlohmann::json& json, Dtype& dtype) {
   const auto known = dtype_from_string(text);
   if (!known) throw std::runtime_error(fmt::format("dtype '{}' is unknown; allowed: {}", text, all_dtypes()));
   dtype = *known;
+}
+
+// [0, a, a + b, …] for [a, b, …].
+std::vector<std::int64_t> sums_before(const std::vector<std::int64_t>& lengths) {
+  std::vector<std::int64_t> sums{0};
+  for (const std::int64_t length : lengths) sums.push_back(sums.back() + length);
+  return sums;
 }
 
 // The number of scores of one head that the mask does not hide; for a causal head without a window, half of all scores.
@@ -119,9 +128,10 @@ std::string file_name_part(const AttentionProblem& problem) {
 
 bool comes_before(const AttentionProblem& a, const AttentionProblem& b) {
   // Problems of one length are listed together.
-  auto order = std::tie(a.dtype, a.seq_len, a.seq_len_kv) <=> std::tie(b.dtype, b.seq_len, b.seq_len_kv);
+  std::strong_ordering order =
+      std::tie(a.dtype, a.seq_len, a.seq_len_kv) <=> std::tie(b.dtype, b.seq_len, b.seq_len_kv);
   for_each_field([&](const auto& field) {
-    if (order == 0) order = a.*field.member <=> b.*field.member;
+    if (order == 0) order = std::strong_order(a.*field.member, b.*field.member);
   });
   return order < 0;
 }
@@ -162,8 +172,10 @@ AttentionProblem in_plainest_form(AttentionProblem problem) {
   const auto drop_if_whole = [&](std::vector<std::int64_t>& of_each, std::int64_t of_all) {
     if (std::ssize(of_each) == problem.batch && std::ranges::count(of_each, of_all) == problem.batch) of_each.clear();
   };
-  drop_if_whole(problem.lengths, problem.seq_len);
-  drop_if_whole(problem.lengths_kv, problem.seq_len_kv);
+  if (!problem.packed) {
+    drop_if_whole(problem.lengths, problem.seq_len);
+    drop_if_whole(problem.lengths_kv, problem.seq_len_kv);
+  }
   return problem;
 }
 
@@ -181,6 +193,30 @@ std::int64_t num_queries(const AttentionProblem& problem, std::int64_t batch) {
 
 std::int64_t num_keys(const AttentionProblem& problem, std::int64_t batch) {
   return problem.lengths_kv.empty() ? problem.seq_len_kv : problem.lengths_kv[batch];
+}
+
+std::int64_t num_rows(const AttentionProblem& problem, std::int64_t batch) {
+  return problem.packed ? num_queries(problem, batch) : problem.seq_len;
+}
+
+std::int64_t num_rows_kv(const AttentionProblem& problem, std::int64_t batch) {
+  return problem.packed ? num_keys(problem, batch) : problem.seq_len_kv;
+}
+
+std::vector<std::int64_t> first_rows(const AttentionProblem& problem) {
+  return problem.packed ? sums_before(problem.lengths) : std::vector<std::int64_t>();
+}
+
+std::vector<std::int64_t> first_rows_kv(const AttentionProblem& problem) {
+  return problem.packed ? sums_before(problem.lengths_kv) : std::vector<std::int64_t>();
+}
+
+std::int64_t total_rows(const AttentionProblem& problem) {
+  return problem.packed ? first_rows(problem).back() : problem.batch * problem.seq_len;
+}
+
+std::int64_t total_rows_kv(const AttentionProblem& problem) {
+  return problem.packed ? first_rows_kv(problem).back() : problem.batch * problem.seq_len_kv;
 }
 
 KeyRange visible_keys(const AttentionProblem& problem, std::int64_t batch, std::int64_t query) {
@@ -207,8 +243,11 @@ double floating_point_operations(const AttentionProblem& problem) {
 
 double tensor_bytes(const AttentionProblem& problem) {
   const double input_bytes = problem.dtype == Dtype::e4m3 ? 1 : 2, output_bytes = 2;
-  const double rows = 1.0 * problem.heads * problem.seq_len, rows_kv = 1.0 * num_kv_heads(problem) * problem.seq_len_kv;
-  return problem.batch * (input_bytes * (rows + 2 * rows_kv) + output_bytes * rows) * problem.head_dim;
+  const bool packed = problem.packed && !problem.lengths.empty() && !problem.lengths_kv.empty();
+  const double in_all = packed ? total_rows(problem) : 1.0 * problem.batch * problem.seq_len;
+  const double in_all_kv = packed ? total_rows_kv(problem) : 1.0 * problem.batch * problem.seq_len_kv;
+  const double rows = in_all * problem.heads, rows_kv = in_all_kv * num_kv_heads(problem);
+  return (input_bytes * (rows + 2 * rows_kv) + output_bytes * rows) * problem.head_dim;
 }
 
 ExtendedArgs launch_args(const AttentionProblem& problem, const Tensors& tensors, float softmax_scale,
@@ -230,6 +269,17 @@ ExtendedArgs launch_args(const AttentionProblem& problem, const Tensors& tensors
   args.window_right = static_cast<int>(problem.window_right);
   if (problem.dtype == Dtype::e4m3) args.scales = tensors.scales;
   args.log_sum_exp = tensors.log_sum_exp;
+  args.softcap = static_cast<float>(problem.softcap);
+  if (problem.alibi) args.alibi_slopes = tensors.alibi_slopes;
+  if (problem.sinks) args.sinks = tensors.sinks;
+  if (problem.packed) {
+    for (Tensor* tensor : {&args.Q, &args.K, &args.V, &args.O}) tensor->batch_stride = 0;
+    args.offsets = tensors.offsets;
+    args.offsets_kv = tensors.offsets_kv;
+    args.total = static_cast<int>(total_rows(problem));
+    args.total_kv = static_cast<int>(total_rows_kv(problem));
+    return args;
+  }
   if (!problem.lengths.empty()) args.lengths = tensors.lengths;
   if (!problem.lengths_kv.empty()) args.lengths_kv = tensors.lengths_kv;
   return args;

@@ -5,6 +5,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "host/extended_args.h"
 #include "host/problem.h"
@@ -34,8 +35,8 @@ void to_json(nlohmann::json& json, const AttentionProblem& problem);
 void from_json(const nlohmann::json& json, AttentionProblem& problem);
 
 /// The same problem with default values for fields that have the same effect: kv_heads equal to heads, a side of the window
-/// that hides no key, lengths that are all full. A window without keys to the right is the causal mask. All code that reads a problem calls this last, so that equivalent problems
-/// compare equal, and plain ones are plain.
+/// that hides no key, lengths that are all full. A window without keys to the right is the causal mask. All code that reads
+/// a problem calls this last, so that equivalent problems compare equal, and plain ones are plain.
 AttentionProblem in_plainest_form(AttentionProblem problem);
 
 /// Whether the problem has only sizes and a type, and no field that only an extension solves.
@@ -48,6 +49,16 @@ std::int64_t kv_head(const AttentionProblem& problem, std::int64_t head);
 /// The number of queries and keys of a batch entry that are not padding.
 std::int64_t num_queries(const AttentionProblem& problem, std::int64_t batch);
 std::int64_t num_keys(const AttentionProblem& problem, std::int64_t batch);
+
+/// The number of rows of Q and O, and of K and V, that a batch entry has in memory: with padding, unless it is packed.
+std::int64_t num_rows(const AttentionProblem& problem, std::int64_t batch);
+std::int64_t num_rows_kv(const AttentionProblem& problem, std::int64_t batch);
+/// If packed, the rows before each sequence, and after the last one: [batch + 1]. Otherwise empty.
+std::vector<std::int64_t> first_rows(const AttentionProblem& problem);
+std::vector<std::int64_t> first_rows_kv(const AttentionProblem& problem);
+/// The rows of Q and O, and of K and V, of all batch entries.
+std::int64_t total_rows(const AttentionProblem& problem);
+std::int64_t total_rows_kv(const AttentionProblem& problem);
 
 /// The keys that a query sees: those from `begin` up to but not including `end`; no keys if the two are equal.
 struct KeyRange {
@@ -69,6 +80,8 @@ struct Tensors {
   const int *lengths = nullptr, *lengths_kv = nullptr;  // as in ExtendedArgs
   const float* scales = nullptr;
   float* log_sum_exp = nullptr;
+  const int *offsets = nullptr, *offsets_kv = nullptr;
+  const float *alibi_slopes = nullptr, *sinks = nullptr;
 };
 /// The argument of a launch. Sizes fit 32 bits: see why_impossible().
 ExtendedArgs launch_args(const AttentionProblem& problem, const Tensors& tensors, float softmax_scale, void* workspace);

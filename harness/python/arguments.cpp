@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <numeric>
 #include <string_view>
+#include <tuple>
 #include <utility>
 
 #include "problem/fields.h"
@@ -37,7 +38,7 @@ std::int64_t element_bytes(const Array& array) {
 }
 
 void check_dtypes(const Arrays& arrays) {
-  const auto& [q, k, v, out, scales] = arrays;
+  const auto& [q, k, v, out, scales, alibi_slopes, sinks, lse] = arrays;
   const Dtype dtype = dtype_of(q);
   for (const Array* other : {&k, &v})
     if (known_dtype(*other) != dtype)
@@ -55,18 +56,21 @@ void check_dtypes(const Arrays& arrays) {
   if (!in_8_bits && scales) throw TypeError(fmt::format("scales is given, and q has dtype {}; leave it out", q.dtype));
 }
 
-void check_scales(const Array& scales, const Array& q) {
-  if (scales.dtype != "float32") throw TypeError(fmt::format("scales has dtype {}; it must be float32", scales.dtype));
-  const std::vector<std::int64_t> shape = {3, q.shape[0], q.shape[2]};
-  if (scales.shape != shape)
-    throw UsageError(fmt::format("scales has shape {}; it must be [3, batch, heads of q], ({})", shape_of(scales),
+// A contiguous float32 array of this shape: "[3, batch, heads of q]" in words.
+void check_numbers(const Array& array, const std::vector<std::int64_t>& shape, const char* words) {
+  if (array.dtype != "float32")
+    throw TypeError(fmt::format("{} has dtype {}; it must be float32", array.name, array.dtype));
+  if (array.shape != shape)
+    throw UsageError(fmt::format("{} has shape {}; it must be {}, ({})", array.name, shape_of(array), words,
                                  fmt::join(shape, ", ")));
-  for (std::int64_t i = 2, stride = 1; i >= 0; stride *= shape[i--])
-    if (shape[i] > 1 && scales.strides[i] != stride)
-      throw UsageError(fmt::format("scales has strides ({}); it must be contiguous", fmt::join(scales.strides, ", ")));
-  const auto address = reinterpret_cast<std::uintptr_t>(scales.data);
+  std::int64_t stride = 1;
+  for (std::int64_t i = std::ssize(shape) - 1; i >= 0; stride *= shape[i--])
+    if (shape[i] > 1 && array.strides[i] != stride)
+      throw UsageError(
+          fmt::format("{} has strides ({}); it must be contiguous", array.name, fmt::join(array.strides, ", ")));
+  const auto address = reinterpret_cast<std::uintptr_t>(array.data);
   if (address % sizeof(float) != 0)
-    throw UsageError(fmt::format("scales begins at address {:#x}, which is not a multiple of {} bytes; copy it",
+    throw UsageError(fmt::format("{} begins at address {:#x}, which is not a multiple of {} bytes; copy it", array.name,
                                  address, sizeof(float)));
 }
 
@@ -75,7 +79,7 @@ void check_shapes(const Arrays& arrays) {
     if (array->shape.size() != 4)
       throw UsageError(fmt::format("{} has shape {}, of {} dimensions; it must be [batch, seq_len, heads, head_dim]",
                                    array->name, shape_of(*array), array->shape.size()));
-  const auto& [q, k, v, out, scales] = arrays;
+  const Array &q = arrays.q, &k = arrays.k, &v = arrays.v, &out = arrays.out;
   if (k.shape != v.shape)
     throw UsageError(fmt::format("k has shape {} and v has shape {}; they must be equal", shape_of(k), shape_of(v)));
   if (q.shape[0] != k.shape[0] || q.shape[3] != k.shape[3])
@@ -167,7 +171,8 @@ bool lie_between_each_other(const Array& out, const Array& in) {
 void check_overlaps_no_input(const Arrays& arrays) {
   const Span out = span_of(arrays.out);
   std::vector<const Array*> inputs = {&arrays.q, &arrays.k, &arrays.v};
-  if (arrays.scales) inputs.push_back(&*arrays.scales);
+  for (const auto& optional : {&arrays.scales, &arrays.alibi_slopes, &arrays.sinks})
+    if (*optional) inputs.push_back(&**optional);
   for (const Array* input : inputs) {
     const Span in = span_of(*input);
     if (out.begin < in.end && in.begin < out.end && !lie_between_each_other(arrays.out, *input))
@@ -202,6 +207,9 @@ std::string name_of(std::string_view field) {
       {"seq_len_kv", "k.shape[1] (seq_len of k and v)"},
       {"head_dim", "q.shape[3] (head_dim)"},
       {"kv_heads", "k.shape[2] (heads of k and v, other than q's)"},
+      {"packed", "cu_seqlens_q"},
+      {"alibi", "alibi_slopes"},
+      {"sinks", "sinks"},
       {"window_left", "window"},
       {"window_right", "window"},
   };
@@ -238,36 +246,54 @@ Span span_of(const Array& array) {
 }
 
 AttentionProblem check_arrays(const Arrays& arrays, const AttentionProblem& asked) {
-  const auto& [q, k, v, out, scales] = arrays;
+  const auto& [q, k, v, out, scales, alibi_slopes, sinks, lse] = arrays;
   check_dtypes(arrays);
   check_shapes(arrays);
   if (k.shape[2] < 1 && q.shape[2] > 0)  // if q has none either, that is reported below
     throw UsageError(fmt::format("k has shape {}; it needs at least one head", shape_of(k)));
   AttentionProblem problem = asked;
-  problem.batch = q.shape[0];
+  if (!problem.packed) {
+    problem.batch = q.shape[0];
+    problem.seq_len = q.shape[1];
+    problem.seq_len_kv = k.shape[1];
+  }
   problem.heads = q.shape[2];
   problem.kv_heads = k.shape[2];
-  problem.seq_len = q.shape[1];
-  problem.seq_len_kv = k.shape[1];
   problem.head_dim = q.shape[3];
   problem.dtype = dtype_of(q);
+  problem.alibi = alibi_slopes.has_value();
+  problem.sinks = sinks.has_value();
   problem = in_plainest_form(std::move(problem));
   if (const auto why = why_impossible(problem, kArguments)) throw UsageError(*why);
   if (problem.head_dim < 1)
     throw UsageError(fmt::format("{} is {}; allowed: 128", kArguments.size("head_dim"), problem.head_dim));
   for (const Array* array : {&q, &k, &v, &out}) check_layout(*array);
-  if (scales) check_scales(*scales, q);
+  if (problem.packed)
+    for (const auto& [array, name, rows] :
+         {std::tuple{&q, "cu_seqlens_q", total_rows(problem)}, {&k, "cu_seqlens_k", total_rows_kv(problem)}})
+      if (array->shape[0] != 1 || array->shape[1] != rows)
+        throw UsageError(fmt::format("{} has {} rows, and {} ends with {}; they must be equal", array->name,
+                                     array->shape[1], name, rows));
+  if (scales) check_numbers(*scales, {3, problem.batch, problem.heads}, "[3, batch, heads of q]");
+  for (const auto& optional : {&alibi_slopes, &sinks})
+    if (*optional) check_numbers(**optional, {problem.heads}, "[heads of q]");
   check_overlaps_not_itself(out);
   check_overlaps_no_input(arrays);
   return problem;
 }
 
 Tensors tensors_of(const Arrays& arrays) {
+  const auto floats = [](const std::optional<Array>& array) {
+    return array ? static_cast<const float*>(array->data) : nullptr;
+  };
   return {.Q = tensor_of(arrays.q),
           .K = tensor_of(arrays.k),
           .V = tensor_of(arrays.v),
           .O = tensor_of(arrays.out),
-          .scales = arrays.scales ? static_cast<const float*>(arrays.scales->data) : nullptr};
+          .scales = floats(arrays.scales),
+          .log_sum_exp = arrays.lse ? static_cast<float*>(arrays.lse->data) : nullptr,
+          .alibi_slopes = floats(arrays.alibi_slopes),
+          .sinks = floats(arrays.sinks)};
 }
 
 }  // namespace flash_ladder::python

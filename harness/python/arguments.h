@@ -18,7 +18,7 @@ struct TypeError : UsageError {
   using UsageError::UsageError;
 };
 
-/// One of q, k, v, out and scales, as DLPack describes it.
+/// One of q, k, v, out and the optional arrays, as DLPack describes it.
 struct Array {
   std::string name;   // "q", for messages
   std::string dtype;  // "float16", as its own library calls it
@@ -28,7 +28,9 @@ struct Array {
 
 struct Arrays {
   Array q, k, v, out;
-  std::optional<Array> scales;  // if q, k and v have 8 bits: ExtendedArgs::scales
+  std::optional<Array> scales;               // if q, k and v have 8 bits: ExtendedArgs::scales
+  std::optional<Array> alibi_slopes, sinks;  // as in ExtendedArgs; the problem has them if they are given
+  std::optional<Array> lse;                  // where to write the log-sum-exp
 };
 
 /// The words for messages to the caller of a Python function.
@@ -36,7 +38,7 @@ extern const Words kArguments;
 
 /// Checks everything that needs neither a version nor a device: types, shapes, strides, alignment, and that `out`
 /// overlaps neither an input nor itself. Returns the problem: `asked`, which contains the masks and the lengths, with
-/// the arrays' sizes and type. Throws TypeError or UsageError.
+/// the arrays' sizes and type. If packed, the arrays have shape [1, total, heads, head_dim]. Throws TypeError or UsageError.
 AttentionProblem check_arrays(const Arrays& arrays, const AttentionProblem& asked);
 
 /// The tensors of a launch.

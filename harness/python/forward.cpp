@@ -9,6 +9,7 @@
 #include <set>
 #include <utility>
 
+#include "problem/fields.h"
 #include "problem/format_bytes.h"
 #include "rules/support.h"
 #include "rules/version_name.h"
@@ -73,7 +74,7 @@ class Workspace {
   void* data_ = nullptr;
 };
 
-/// Lengths of sequences in such memory.
+/// Lengths of sequences, or their sums, in such memory.
 class DeviceLengths {
  public:
   DeviceLengths(const Version& version, const std::vector<std::int64_t>& lengths, cudaStream_t stream)
@@ -97,7 +98,8 @@ class MappedArrays {
     // Slices of one array, such as a packed q, k and v, interleave: they are mapped as one.
     std::vector<Span> spans;
     for (const Array* array : {&arrays.q, &arrays.k, &arrays.v, &arrays.out}) spans.push_back(span_of(*array));
-    if (arrays.scales) spans.push_back(span_of(*arrays.scales));
+    for (const auto& optional : {&arrays.scales, &arrays.alibi_slopes, &arrays.sinks, &arrays.lse})
+      if (*optional) spans.push_back(span_of(**optional));
     std::sort(spans.begin(), spans.end(), [](const Span& a, const Span& b) { return a.begin < b.begin; });
     std::vector<Span> joined;
     for (const Span& span : spans) {
@@ -209,6 +211,61 @@ std::vector<std::string> take_findings() {
   return texts;
 }
 
+// How many versions it is built on, up to one of the ladder.
+int depth(const Version& version) { return version.is_extension() ? 1 + depth(select_version(version.extends)) : 0; }
+
+// The fields that the problem has beyond the plain one, and the log-sum-exp, as the caller names them.
+std::vector<std::string> asked_fields(const AttentionProblem& problem, bool log_sum_exp) {
+  std::vector<std::string> names;
+  for_each_field([&](const auto& field) {
+    const std::string name = kArguments.extension(field.name);
+    if (field.solves == &Solves::lengths && (problem.packed || name != "lengths"))
+      return;  // one argument for the caller
+    if (field.is_extension() && !is_plain(field, problem) && std::ranges::find(names, name) == names.end())
+      names.push_back(name);
+  });
+  if (log_sum_exp) names.emplace_back("return_lse=True");
+  return names;
+}
+
+std::optional<std::string> why_no_log_sum_exp(const Version& version, bool log_sum_exp) {
+  if (!log_sum_exp || version.solves.log_sum_exp) return std::nullopt;
+  std::vector<std::string> others;
+  for (const Version& other : versions())
+    if (other.solves.log_sum_exp) others.push_back(label(other));
+  return fmt::format("return_lse=True is not supported by {}; leave it out, or use {}", label(version),
+                     fmt::join(others, " or "));
+}
+
+// The newest version of the ladder that the device runs, if it solves the problem; otherwise the extension with the most
+// extensions below it that does, on a Hopper GPU preferably one of Hopper's.
+const Version& fastest_version(const AttentionProblem& problem, bool log_sum_exp, const DeviceInfo& device,
+                               bool without_tma) {
+  const Version& newest = version_of("", without_tma ? nullptr : &device);
+  const auto solves = [&](const Version& version) {
+    const Configuration* configuration = preferred_configuration(version, problem.dtype, device.smem_per_cta_bytes);
+    return configuration != nullptr && !why_unsupported(version, *configuration, problem, kArguments) &&
+           !why_no_log_sum_exp(version, log_sum_exp);
+  };
+  if (solves(newest) || find_configuration(newest, problem.dtype, "", device, kArguments).configuration == nullptr)
+    return newest;
+  const Version* best = nullptr;
+  const auto rank = [](const Version& version) {
+    return std::pair(version.architecture == Architecture::sm_90a, depth(version));
+  };
+  for (const Version& version : versions())
+    if (version.is_extension() && !why_not_on_device(version, device) && solves(version) &&
+        (!without_tma || version.architecture == Architecture::sm_80) &&
+        (best == nullptr || rank(*best) < rank(version)))
+      best = &version;
+  if (best != nullptr) return *best;
+  const std::vector<std::string> fields = asked_fields(problem, log_sum_exp);
+  if (fields.size() > 1)
+    throw UsageError(fmt::format("no version that {} runs solves {} together; leave one out", device.name,
+                                 fmt::join(fields, " and ")));
+  return newest;  // of which the caller says what it does not solve
+}
+
 }  // namespace
 
 const Version& version_of(const std::string& kernel, const DeviceInfo* device) {
@@ -246,12 +303,16 @@ Answer forward(const Call& call, const Arrays& arrays, Place place, const std::a
   const AttentionProblem problem = check_arrays(arrays, call.asked);
   const float scale = scale_of(call, problem);
   const DeviceInfo& device = device_of_arrays(call.device);
+  const bool log_sum_exp = arrays.lse.has_value();
   // A tensor map cannot have a negative stride, and only versions for Hopper copy with tensor maps.
-  const bool any_version = !call.kernel.empty() || !goes_back(arrays).has_value();
-  const Version& version = version_of(call.kernel, any_version ? &device : nullptr);
+  const Version& version = call.kernel.empty()
+                               ? fastest_version(problem, log_sum_exp, device, goes_back(arrays).has_value())
+                               : version_of(call.kernel, &device);
   const Configuration& configuration = configuration_of(version, problem.dtype, call.config, device);
   refuse_if(why_unsupported(version, configuration, problem, kArguments));
+  refuse_if(why_no_log_sum_exp(version, log_sum_exp));
   refuse_if(why_unsupported_by_device(version, configuration, device, kArguments));
+  if (call.only_chooses) return {.findings = {}, .milliseconds = std::nullopt, .kernel = label(version)};
 
   // The virtual GPU runs one launch at a time, and two calls may map the same array.
   static std::mutex virtual_gpu;
@@ -265,11 +326,11 @@ Answer forward(const Call& call, const Arrays& arrays, Place place, const std::a
   std::optional<MappedArrays> mapped;
   if (place == Place::host) mapped.emplace(arrays);
   const Workspace workspace(version, configuration.workspace_bytes(problem), call.stream);
-  const DeviceLengths lengths(version, problem.lengths, call.stream);
-  const DeviceLengths lengths_kv(version, problem.lengths_kv, call.stream);
+  const DeviceLengths lengths(version, problem.packed ? first_rows(problem) : problem.lengths, call.stream);
+  const DeviceLengths lengths_kv(version, problem.packed ? first_rows_kv(problem) : problem.lengths_kv, call.stream);
   Tensors tensors = tensors_of(arrays);
-  tensors.lengths = lengths.data();
-  tensors.lengths_kv = lengths_kv.data();
+  tensors.lengths = tensors.offsets = lengths.data();
+  tensors.lengths_kv = tensors.offsets_kv = lengths_kv.data();
   const ExtendedArgs args = launch_args(problem, tensors, scale, workspace.data());
 
   const std::string what =
@@ -279,7 +340,7 @@ Answer forward(const Call& call, const Arrays& arrays, Place place, const std::a
     refuse_if_tma_goes_back(error, version, problem.dtype, arrays);
     check(error, "launching " + what);
   };
-  Answer answer;
+  Answer answer{.findings = {}, .milliseconds = std::nullopt, .kernel = label(version)};
   try {
     if (first_launch(call.device, configuration) && call.timed) launch();
     if (call.timed) {

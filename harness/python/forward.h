@@ -32,7 +32,7 @@ class OutOfMemory : public std::bad_alloc {
 };
 
 struct Call {
-  std::string kernel;                   // 7, 07, 07_ldmatrix, causal; empty: the newest that the device runs
+  std::string kernel;                   // 7, 07, 07_ldmatrix, causal; empty: the fastest that solves the problem
   std::string config;                   // empty: the preferred one
   AttentionProblem asked;               // causal, window, lengths; the rest comes from the arrays
   std::optional<double> softmax_scale;  // nullopt: 1 / sqrt(head_dim)
@@ -40,11 +40,13 @@ struct Call {
   cudaStream_t stream = nullptr;
   bool wait = false;  // whether to wait until the output is complete
   bool timed = false;
+  bool only_chooses = false;  // nothing is launched
 };
 
 struct Answer {
   std::vector<std::string> findings;   // of the virtual GPU
   std::optional<double> milliseconds;  // of a timed call
+  std::string kernel;                  // the version that ran: "07_ldmatrix"
 };
 
 /// The version of that name; if it is empty, the one with the highest number that the device runs, or, with nullptr,

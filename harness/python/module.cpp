@@ -3,18 +3,18 @@
 #include <fmt/format.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
-#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>
 #include <exception>
 #include <future>
+#include <tuple>
 #include <type_traits>
 #include <utility>
 
@@ -99,8 +99,9 @@ void free_on_gpu(void* data) noexcept { cudaFree(data); }
 void free_on_host(void* data) noexcept { std::free(data); }
 
 // For libraries whose arrays cannot be written to after they are created.
-ExportedArray empty_array(const std::array<std::size_t, 4>& shape, const std::string& dtype, int device, Place place) {
-  std::size_t bytes = 2;
+ExportedArray empty_array(const std::vector<std::size_t>& shape, const std::string& dtype, int device, Place place) {
+  const std::uint8_t element_bytes = dtype == "float32" ? 4 : 2;
+  std::size_t bytes = element_bytes;
   for (const std::size_t size : shape) bytes *= size;
   bytes = std::max<std::size_t>((bytes + kHostAlignment - 1) / kHostAlignment * kHostAlignment, kHostAlignment);
   void* data = nullptr;
@@ -109,17 +110,19 @@ ExportedArray empty_array(const std::array<std::size_t, 4>& shape, const std::st
   else
     data = allocate_on_gpu(device, bytes);
   if (data == nullptr)
-    throw OutOfMemory(fmt::format("out needs {} of memory", format_bytes(static_cast<double>(bytes))));
+    throw OutOfMemory(fmt::format("the output needs {} of memory", format_bytes(static_cast<double>(bytes))));
   const nb::capsule owner(data, place == Place::host ? free_on_host : free_on_gpu);
   const auto code = dtype == "bfloat16" ? nb::dlpack::dtype_code::Bfloat : nb::dlpack::dtype_code::Float;
-  return {data,
-          shape.size(),
-          shape.data(),
-          owner,
-          nullptr,
-          nb::dlpack::dtype{.code = static_cast<std::uint8_t>(code), .bits = 16, .lanes = 1},
-          place == Place::host ? nb::device::cpu::value : nb::device::cuda::value,
-          device};
+  return {
+      data,
+      shape.size(),
+      shape.data(),
+      owner,
+      nullptr,
+      nb::dlpack::dtype{
+          .code = static_cast<std::uint8_t>(code), .bits = static_cast<std::uint8_t>(8 * element_bytes), .lanes = 1},
+      place == Place::host ? nb::device::cpu::value : nb::device::cuda::value,
+      device};
 }
 
 // A launch on the virtual GPU can take hours. Python runs signal handlers, such as that of Ctrl-C, on the calling
@@ -153,6 +156,31 @@ AttentionProblem asked_for(const nb::dict& fields) {
   return problem;
 }
 
+// The arrays of a call by name, and what keeps them alive.
+class Handed {
+ public:
+  Handed(const nb::dict& given, const nb::dict& dtypes) {
+    for (const auto& [name, array] :
+         {std::pair{"q", &arrays.q}, {"k", &arrays.k}, {"v", &arrays.v}, {"out", &arrays.out}})
+      *array = take(name, given, dtypes);
+    for (const auto& [name, array] : {std::pair{"scales", &arrays.scales},
+                                      {"alibi_slopes", &arrays.alibi_slopes},
+                                      {"sinks", &arrays.sinks},
+                                      {"lse", &arrays.lse}})
+      if (given.contains(name)) *array = take(name, given, dtypes);
+  }
+
+  Arrays arrays;
+
+ private:
+  Array take(const char* name, const nb::dict& given, const nb::dict& dtypes) {
+    kept_.push_back(nb::cast<AnyArray>(given[name]));
+    return array_of(name, kept_.back(), nb::cast<std::string>(dtypes[name]));
+  }
+
+  std::vector<AnyArray> kept_;
+};
+
 }  // namespace
 
 void define_functions(nb::module_& module, Place place) {
@@ -164,21 +192,15 @@ void define_functions(nb::module_& module, Place place) {
   module.def("device_info", [](int device) { return dict_of(device_info(device)); }, nb::arg("device"));
   module.def(
       "empty",
-      [place](std::size_t batch, std::size_t seq_len, std::size_t heads, std::size_t head_dim, const std::string& dtype,
-              int device) { return empty_array({batch, seq_len, heads, head_dim}, dtype, device, place); },
-      nb::arg("batch"), nb::arg("seq_len"), nb::arg("heads"), nb::arg("head_dim"), nb::arg("dtype"), nb::arg("device"));
+      [place](const std::vector<std::size_t>& shape, const std::string& dtype, int device) {
+        return empty_array(shape, dtype, device, place);
+      },
+      nb::arg("shape"), nb::arg("dtype"), nb::arg("device"));
   module.def(
       "forward",
-      [place](const AnyArray& q, const AnyArray& k, const AnyArray& v, const AnyArray& out,
-              const std::optional<AnyArray>& scales, const std::vector<std::string>& dtypes, const std::string& kernel,
-              const std::string& config, std::optional<double> softmax_scale, const nb::dict& fields, int device,
-              std::uintptr_t stream, bool wait, bool timed) {
-        Arrays arrays{.q = array_of("q", q, dtypes.at(0)),
-                      .k = array_of("k", k, dtypes.at(1)),
-                      .v = array_of("v", v, dtypes.at(2)),
-                      .out = array_of("out", out, dtypes.at(3)),
-                      .scales = std::nullopt};
-        if (scales) arrays.scales = array_of("scales", *scales, dtypes.at(4));
+      [place](const nb::dict& arrays, const nb::dict& dtypes, const std::string& kernel, const std::string& config,
+              std::optional<double> softmax_scale, const nb::dict& fields, int device, std::uintptr_t stream, bool wait,
+              bool timed, bool only_chooses) {
         const Call call{.kernel = kernel,
                         .config = config,
                         .asked = asked_for(fields),
@@ -186,14 +208,16 @@ void define_functions(nb::module_& module, Place place) {
                         .device = device,
                         .stream = reinterpret_cast<cudaStream_t>(stream),
                         .wait = wait,
-                        .timed = timed};
+                        .timed = timed,
+                        .only_chooses = only_chooses};
+        const Handed handed(arrays, dtypes);
         const Answer answer =
-            place == Place::host ? forward_on_virtual_gpu(call, arrays) : forward_on_gpu(call, arrays);
-        return std::make_pair(answer.findings, answer.milliseconds);
+            place == Place::host ? forward_on_virtual_gpu(call, handed.arrays) : forward_on_gpu(call, handed.arrays);
+        return std::make_tuple(answer.findings, answer.milliseconds, answer.kernel);
       },
-      nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("out"), nb::arg("scales").none(), nb::arg("dtypes"),
-      nb::arg("kernel"), nb::arg("config"), nb::arg("softmax_scale").none(), nb::arg("fields"), nb::arg("device"),
-      nb::arg("stream"), nb::arg("wait"), nb::arg("timed"));
+      nb::arg("arrays"), nb::arg("dtypes"), nb::arg("kernel"), nb::arg("config"), nb::arg("softmax_scale").none(),
+      nb::arg("fields"), nb::arg("device"), nb::arg("stream"), nb::arg("wait"), nb::arg("timed"),
+      nb::arg("only_chooses"));
 }
 
 }  // namespace flash_ladder::python

@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <limits>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -33,6 +35,8 @@ std::optional<std::string> why_not_solved(const Version& version, const Attentio
   std::optional<std::string> why;
   for_each_field([&](const auto& field) {
     if (why || !field.is_extension() || is_plain(field, problem) || version.solves.*field.solves) return;
+    if (problem.packed && field.solves == &Solves::lengths)
+      return;  // part of what a version of packed sequences solves
     std::vector<std::string> others;
     for (const Version& other : versions())
       if (other.solves.*field.solves) others.push_back(label(other));
@@ -56,6 +60,18 @@ std::optional<std::string> why_no_lengths(const char* field, const std::vector<s
     if (length < 0 || length > size)
       return fmt::format("{} {} is out of range; allowed: 0 to {} {}", words.extension(field), length,
                          words.size(size_field), size);
+  return std::nullopt;
+}
+
+std::optional<std::string> why_not_packed(const AttentionProblem& problem, std::int64_t largest, const Words& words) {
+  if (!problem.packed) return std::nullopt;
+  for (const auto& [field, lengths] : {std::pair{"lengths", &problem.lengths}, {"lengths_kv", &problem.lengths_kv}}) {
+    if (lengths->empty())
+      return fmt::format("{} needs {}: the length of each sequence", words.extension("packed"), words.extension(field));
+    const double total = std::accumulate(lengths->begin(), lengths->end(), 0.0);
+    if (total < 1 || total > static_cast<double>(largest))
+      return fmt::format("the sum of {} is {}; allowed: 1 to {}", words.extension(field), total, largest);
+  }
   return std::nullopt;
 }
 
@@ -109,7 +125,15 @@ std::optional<std::string> why_impossible(const AttentionProblem& problem, const
       return fmt::format("{} {} is out of range; allowed: 0 to {}", words.extension(name), window, kLargest);
   if (auto why = why_no_lengths("lengths", problem.lengths, "seq_len", problem.seq_len, problem.batch, words))
     return why;
-  return why_no_lengths("lengths_kv", problem.lengths_kv, "seq_len_kv", problem.seq_len_kv, problem.batch, words);
+  if (auto why =
+          why_no_lengths("lengths_kv", problem.lengths_kv, "seq_len_kv", problem.seq_len_kv, problem.batch, words))
+    return why;
+  if (auto why = why_not_packed(problem, kLargest, words)) return why;
+  if (!(problem.softcap >= 0) || !std::isfinite(static_cast<float>(problem.softcap)) ||
+      (problem.softcap != 0 && static_cast<float>(problem.softcap) == 0))
+    return fmt::format("{} {} is out of range; allowed: finite float32 numbers above 0, or 0 for no cap",
+                       words.extension("softcap"), problem.softcap);
+  return std::nullopt;
 }
 
 std::optional<std::string> why_unsupported(const Version& version, const Configuration& configuration,
@@ -122,7 +146,7 @@ std::optional<std::string> why_unsupported(const Version& version, const Configu
     return fmt::format("{} {} is not supported by {}; allowed: {}", words.size("head_dim"), problem.head_dim,
                        label(version), configuration.head_dim);
   if (auto why = why_not_solved(version, problem, words)) return why;
-  if (version.solves.any_length) return std::nullopt;
+  if (version.solves.any_length || problem.packed) return std::nullopt;  // packed: seq_len is only an upper limit
   if (auto why = why_not_whole_tiles(version, configuration, words.size("seq_len"), "query rows", problem.seq_len,
                                      configuration.block_q, words))
     return why;

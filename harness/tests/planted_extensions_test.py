@@ -34,6 +34,13 @@ def test_a_right_extension(seq_len: int, seq_len_kv: int, causal: bool, dtype: s
         {"window_right": 7},
         {"window_left": 3, "window_right": 20},
         {"batch": 2, "lengths": [40, 3], "lengths_kv": [17, 40]},
+        {"batch": 4, "lengths": [3, 40, 0, 17], "lengths_kv": [40, 5, 9, 0], "packed": True},
+        {"batch": 3, "lengths": [3, 40, 17], "lengths_kv": [3, 40, 17], "packed": True, "causal": True},
+        {"softcap": 4.5},
+        {"heads": 4, "kv_heads": 2, "alibi": True, "causal": True},
+        {"sinks": True, "window_left": 3, "window_right": 2},
+        {"softcap": 2.0, "alibi": True, "sinks": True},
+        {"sinks": True, "alibi": True, "batch": 2, "packed": True, "lengths": [9, 40], "lengths_kv": [40, 7]},
         {
             "batch": 2,
             "heads": 4,
@@ -64,6 +71,10 @@ def test_a_right_extension_of_each_field(fields: dict[str, object]) -> None:
         ("sides_exchanged", ["a window on the right", "a narrow window on the left"], "a window of 16"),
         ("reads_padding", ["sequences of several lengths"], "packed Q, K, V"),
         ("skips_padding", ["sequences of several lengths"], "packed Q, K, V"),
+        ("reads_neighbour", ["packed sequences, other numbers of keys", "40 packed sequences"], "packed Q, K, V"),
+        ("caps_product", ["a cap of large scores", "all changes"], "packed Q, K, V"),
+        ("slopes_upwards", ["ALiBi (", "ALiBi, more queries than keys"], "a cap"),
+        ("sink_without_log", ["sinks (", "all changes of the scores"], "a cap"),
         ("no_log_of_blind", ["causal, rows that see no key"], "packed Q, K, V"),
     ],
 )
@@ -79,6 +90,8 @@ def test_a_wrong_one_is_found_where_nobody_asked_for_it(kernel: str, found_by: l
         assert result["mismatches"][0]["got"] == "nan" and result["mismatches"][0]["expected"] == 0
     if kernel == "skips_padding":
         assert "elements were never written" in result["reason"]
+    if kernel == "reads_neighbour":
+        assert "a packed sequence changes when its neighbours become NaN" in result["reason"]
     if kernel == "no_log_of_blind":
         assert "were never written" in result["reason"] and "instead of -inf" in result["reason"]
 

@@ -38,6 +38,10 @@ std::vector<AttentionProblem> each_field_changed() {
   add(&AttentionProblem::window_right, 1);
   add(&AttentionProblem::lengths, std::vector<std::int64_t>{128, 0});
   add(&AttentionProblem::lengths_kv, std::vector<std::int64_t>{1, 192});
+  add(&AttentionProblem::packed, true);
+  add(&AttentionProblem::softcap, 2.5);
+  add(&AttentionProblem::alibi, true);
+  add(&AttentionProblem::sinks, true);
   return problems;
 }
 
@@ -134,6 +138,26 @@ TEST(Problem, ASequencesLengthsTakeThePlaceOfAllInTheMasks) {
   EXPECT_EQ(seen(problem, 1), "0-2 0-3 - -");
   problem.window_left = 0;
   EXPECT_EQ(seen(problem, 1), "1-2 2-3 - -");
+}
+
+TEST(Problem, PackedSequencesHaveNoPadding) {
+  AttentionProblem problem{
+      .batch = 3, .heads = 2, .seq_len = 4, .seq_len_kv = 5, .lengths = {4, 0, 3}, .lengths_kv = {1, 2, 5}};
+  EXPECT_EQ(num_rows(problem, 1), 4);
+  EXPECT_EQ(num_rows_kv(problem, 1), 5);
+  EXPECT_EQ(total_rows(problem), 12);
+  EXPECT_THAT(first_rows(problem), ElementsAre());
+  problem.packed = true;
+  EXPECT_EQ(num_rows(problem, 1), 0);
+  EXPECT_EQ(num_rows_kv(problem, 1), 2);
+  EXPECT_THAT(first_rows(problem), ElementsAre(0, 4, 4, 7));
+  EXPECT_THAT(first_rows_kv(problem), ElementsAre(0, 1, 3, 8));
+  EXPECT_EQ(total_rows(problem), 7);
+  EXPECT_EQ(total_rows_kv(problem), 8);
+  problem.head_dim = 4;
+  EXPECT_EQ(tensor_bytes(problem), 2 * 2 * 4 * (7 + 8 + 8 + 7));
+  problem.lengths = problem.lengths_kv = {4, 4, 4};
+  EXPECT_EQ(in_plainest_form(problem), problem) << "the lengths are needed, even if all are the longest";
 }
 
 TEST(Problem, AHeadReadsTheHeadOfItsGroup) {
@@ -255,6 +279,45 @@ TEST(Problem, ALaunchGetsAllOfIt) {
   EXPECT_EQ(extended.window_right, 7);
   EXPECT_EQ(extended.lengths, &memory[2]);
   EXPECT_EQ(extended.lengths_kv, nullptr);
+}
+
+TEST(Problem, ALaunchOfPackedSequencesGetsWhereTheyBegin) {
+  int offsets[4], offsets_kv[4];
+  float numbers[3];
+  AttentionProblem problem{.batch = 3,
+                           .heads = 1,
+                           .seq_len = 4,
+                           .seq_len_kv = 5,
+                           .lengths = {4, 0, 3},
+                           .lengths_kv = {1, 2, 5},
+                           .packed = true,
+                           .softcap = 2.5};
+  Tensors tensors{.Q = {.data = nullptr, .batch_stride = 9}, .K = {}, .V = {}, .O = {}};
+  tensors.lengths = tensors.offsets = offsets;
+  tensors.lengths_kv = tensors.offsets_kv = offsets_kv;
+  tensors.alibi_slopes = &numbers[0];
+  tensors.sinks = &numbers[1];
+  const ExtendedArgs args = launch_args(problem, tensors, 0.5f, nullptr);
+  EXPECT_EQ(args.Q.batch_stride, 0);
+  EXPECT_EQ(args.offsets, offsets);
+  EXPECT_EQ(args.offsets_kv, offsets_kv);
+  EXPECT_EQ(args.lengths, nullptr);
+  EXPECT_EQ(args.lengths_kv, nullptr);
+  EXPECT_EQ(args.batch, 3);
+  EXPECT_EQ(args.seq_len, 4);
+  EXPECT_EQ(args.total, 7);
+  EXPECT_EQ(args.total_kv, 8);
+  EXPECT_EQ(args.softcap, 2.5f);
+  EXPECT_EQ(args.alibi_slopes, nullptr) << "the problem has none";
+  EXPECT_EQ(args.sinks, nullptr);
+  problem.alibi = problem.sinks = true;
+  problem.packed = false;
+  const ExtendedArgs padded = launch_args(problem, tensors, 0.5f, nullptr);
+  EXPECT_EQ(padded.alibi_slopes, &numbers[0]);
+  EXPECT_EQ(padded.sinks, &numbers[1]);
+  EXPECT_EQ(padded.offsets, nullptr);
+  EXPECT_EQ(padded.lengths, offsets);
+  EXPECT_EQ(padded.total, 0);
 }
 
 TEST(Registration, NumberNameAndTrackAreThoseOfThePath) {

@@ -175,6 +175,50 @@ TEST(Reference, SequencesOfTheirOwnLengthsByHand) {
   EXPECT_EQ(make_reference(inputs, every_row(nothing)).output, (std::vector<double>{0, 0, 0, 0}));
 }
 
+// Two sequences, of 2 and 1 queries and of 1 and 3 keys: with Q = 0 a row is the mean of its sequence's V.
+TEST(Reference, PackedSequencesByHand) {
+  const AttentionProblem problem{.batch = 2,
+                                 .heads = 1,
+                                 .seq_len = 2,
+                                 .seq_len_kv = 3,
+                                 .head_dim = 1,
+                                 .lengths = {2, 1},
+                                 .lengths_kv = {1, 3},
+                                 .packed = true};
+  const Inputs inputs = inputs_from(problem, [](int tensor, std::int64_t batch, auto, std::int64_t row, auto) {
+    return tensor == 2 ? static_cast<float>(10 * batch + row + 1) : 0.0f;
+  });
+  EXPECT_EQ(inputs.V_row(0, 0, 1), inputs.V_row(1, 0, 0)) << "one after the other";
+  const Reference reference = make_reference(inputs, every_row(problem));
+  EXPECT_EQ(reference.output, (std::vector<double>{1, 1, 12, 0}));
+}
+
+// One query that is aligned with the last of three keys. V is the number of the key.
+TEST(Reference, ChangesOfTheScoresByHand) {
+  AttentionProblem problem{.batch = 1, .heads = 1, .seq_len = 1, .seq_len_kv = 3, .head_dim = 1};
+  const auto attend = [&](float q, float slope, float sink) {
+    Inputs inputs = inputs_from(problem, [&](int tensor, auto, auto, std::int64_t row, auto) {
+      return tensor == 0 ? q : tensor == 1 ? static_cast<float>(row) : static_cast<float>(row + 1);
+    });
+    inputs.alibi_slopes = {slope};
+    inputs.sinks = {sink};
+    return attend_rows(inputs, 0, 0, std::vector<std::int64_t>{0});
+  };
+  problem.alibi = true;  // weights 1/4, 1/2 and 1 of 7/4
+  const AttendedRows near = attend(0, std::log(2.0f), 0);
+  EXPECT_NEAR(near.exact[0], (1 * 0.25 + 2 * 0.5 + 3) / 1.75, 1e-6);
+  EXPECT_NEAR(near.exact_log_sum_exp[0], std::log(1.75), 1e-6);
+  problem.alibi = false;
+  problem.sinks = true;  // three keys with weight 1, and a sink with weight 5
+  const AttendedRows sunk = attend(0, 0, std::log(5.0f));
+  EXPECT_NEAR(sunk.exact[0], 6.0 / 8, 1e-6);
+  EXPECT_NEAR(sunk.exact_log_sum_exp[0], std::log(8.0), 1e-6);
+  problem.sinks = false;
+  problem.softcap = 2;  // scores 0, 1000 and 2000 become 0, 2 and 2
+  const AttendedRows capped = attend(1000, 0, 0);
+  EXPECT_NEAR(capped.exact_log_sum_exp[0], std::log(1 + 2 * std::exp(2.0)), 1e-12);
+}
+
 TEST(Reference, ScoresBeyondTheRangeOfExpDoNotOverflow) {
   const AttentionProblem problem{.batch = 1, .heads = 1, .seq_len = 1, .seq_len_kv = 2, .head_dim = 2};
   const float values[3][2][2] = {{{100, 0}, {}}, {{100, 0}, {-100, 0}}, {{1, 2}, {3, 4}}};  // scores of ±7071
@@ -188,14 +232,14 @@ TEST(Reference, ScoresBeyondTheRangeOfExpDoNotOverflow) {
 // Attention implemented literally, in double.
 std::vector<double> naive_attention(const Inputs& inputs) {
   const auto& [batch_size, heads, max_seq_len, max_seq_len_kv, head_dim, dtype, causal, kv_heads, window_left,
-               window_right, lengths, lengths_kv] = inputs.problem;
+               window_right, lengths, lengths_kv, packed, softcap, alibi, sinks] = inputs.problem;
   std::vector<double> O;
   for (std::int64_t batch = 0; batch < batch_size; ++batch)
     for (std::int64_t head = 0; head < heads; ++head)
       for (std::int64_t query = 0; query < max_seq_len; ++query) {
         const std::int64_t seq_len = lengths.empty() ? max_seq_len : lengths[batch];
         const std::int64_t seq_len_kv = lengths_kv.empty() ? max_seq_len_kv : lengths_kv[batch];
-        if (query >= seq_len) {
+        if (query >= seq_len) {  // a packed sequence has no such row, and the reference 0
           O.insert(O.end(), head_dim, 0.0);
           continue;
         }
@@ -208,9 +252,13 @@ std::vector<double> naive_attention(const Inputs& inputs) {
           const std::int64_t distance = key - (query + seq_len_kv - seq_len);
           const bool seen = (!causal || distance <= 0) && (window_left < 0 || -distance <= window_left) &&
                             (window_right < 0 || distance <= window_right);
-          P[key] = seen ? std::exp(score / std::sqrt(static_cast<double>(head_dim))) : 0;
+          score /= std::sqrt(static_cast<double>(head_dim));
+          if (softcap > 0) score = softcap * std::tanh(score / softcap);
+          if (alibi) score -= double{inputs.alibi_slopes[head]} * std::abs(distance);
+          P[key] = seen ? std::exp(score) : 0;
         }
-        const double sum = std::accumulate(P.begin(), P.end(), 0.0);
+        double sum = std::accumulate(P.begin(), P.end(), 0.0);
+        if (sinks && sum > 0) sum += std::exp(double{inputs.sinks[head]});
         for (std::int64_t d = 0; d < head_dim; ++d) {
           double weighted = 0;
           for (std::int64_t key = 0; key < seq_len_kv; ++key)
@@ -249,9 +297,12 @@ TEST(Reference, AgreesWithThreeNestedLoops) {
                              .window_right = 9,
                              .lengths = {70, 33, 1},
                              .lengths_kv = {65, 20, 97}};
-  for (const bool causal : {false, true}) {
+  for (int which = 0; which < 16; ++which) {
     AttentionProblem problem = all;
-    problem.causal = causal;
+    problem.causal = which % 2 == 1;
+    problem.packed = which / 2 % 2 == 1;
+    if (which >= 4) problem.softcap = which < 8 ? 0 : 1.5;
+    problem.alibi = problem.sinks = which % 8 >= 4;
     const Inputs inputs = make_inputs(problem, Distribution::offset_mean, Packing::separate, 3);
     EXPECT_LT(largest_difference(make_reference(inputs, every_row(problem)).output, naive_attention(inputs)), 1e-6);
   }

@@ -233,6 +233,101 @@ void add_other_windows(Sets& sets, const Solves& solves, const Configuration& co
   add("a window on the right, and odd lengths", kNoWindow, 1);
 }
 
+// Packed sequences: `lengths`, of at most seq_len.
+AttentionProblem packed_problem(const Configuration& configuration, const std::vector<std::int64_t>& lengths,
+                                const std::vector<std::int64_t>& lengths_kv) {
+  AttentionProblem packed = small_problem(configuration);
+  packed.batch = std::ssize(lengths);
+  packed.heads = 2;
+  packed.packed = true;
+  packed.lengths = lengths;
+  packed.lengths_kv = lengths_kv;
+  packed.seq_len = std::ranges::max(lengths);
+  packed.seq_len_kv = std::ranges::max(lengths_kv);
+  return packed;
+}
+
+void add_packed(Sets& sets, const Solves& solves, const Configuration& configuration) {
+  const std::int64_t block_q = configuration.block_q, block_kv = configuration.block_kv;
+  using Lengths = std::vector<std::int64_t>;
+  const Lengths near_tiles{block_q + 1, 0, block_q, 1, block_q - 1, 2 * block_q, 3};
+  const Lengths near_tiles_kv{block_kv, 7, block_kv + 1, 1, 2 * block_kv - 1, block_kv - 1, 0};
+  AttentionProblem other = packed_problem(configuration, near_tiles, near_tiles);
+  add_masked_too(sets, solves, "packed sequences", other);
+  other.lengths_kv = near_tiles_kv;
+  other.seq_len_kv = 2 * block_kv + 5;  // more than any of them has
+  other.seq_len += block_q + 1;
+  add_masked_too(sets, solves, "packed sequences, other numbers of keys", other);
+  sets.push_back(sets.back());
+  sets.back().name = "packed sequences with gaps between rows";
+  sets.back().packing = Packing::with_gaps;
+
+  const Lengths equal(3, 2 * block_q);
+  sets.push_back({.name = "packed sequences of equal lengths", .problem = packed_problem(configuration, equal, equal)});
+  Lengths one_long{5, 17, 3, 2 * block_q + 9, 1, 30, 2, 11};
+  add_masked_too(sets, solves, "one long packed sequence among short ones",
+                 packed_problem(configuration, one_long, one_long));
+  Lengths many, many_kv;
+  for (std::int64_t i = 0; i < 40; ++i) {
+    many.push_back(i * 5 % 17);
+    many_kv.push_back(i * 7 % 19);
+  }
+  other = packed_problem(configuration, many, many_kv);
+  other.heads = 1;
+  add_masked_too(sets, solves, "40 packed sequences", other);
+  if (solves.kv_heads) {
+    other = packed_problem(configuration, one_long, one_long);
+    other.heads = 4;
+    other.kv_heads = 2;
+    add_masked_too(sets, solves, "packed sequences, two heads of Q for each of K and V", other);
+  }
+  if (solves.window) {
+    other = packed_problem(configuration, near_tiles, near_tiles);
+    other.window_left = block_kv / 2;
+    other.window_right = 3;
+    add_masked_too(sets, solves, "packed sequences and a window", other);
+  }
+}
+
+// Changes of the scores, alone and together.
+void add_scores(Sets& sets, const Solves& solves, const Configuration& configuration) {
+  const AttentionProblem small = small_problem(configuration);
+  AttentionProblem other = small;
+  other.softcap = 5;
+  add_masked_too(sets, solves, "a cap of the scores", other);
+  other.softcap = 30;
+  sets.push_back({.name = "a cap of large scores", .problem = other, .distribution = Distribution::large_logit});
+  other = small;
+  other.alibi = true;
+  add_masked_too(sets, solves, "ALiBi", other);
+  other.seq_len = 3 * configuration.block_q;
+  other.seq_len_kv = configuration.block_kv;
+  add_masked_too(sets, solves, "ALiBi, more queries than keys", other);
+  other = small;
+  other.sinks = true;
+  add_masked_too(sets, solves, "sinks", other);
+  other = square_problem(configuration);
+  other.softcap = 5;
+  other.alibi = other.sinks = true;
+  add_masked_too(sets, solves, "all changes of the scores", other);
+  if (solves.kv_heads) {
+    other.heads = 6;
+    other.kv_heads = 2;
+    add_masked_too(sets, solves, "all changes of the scores, and grouped heads", other);
+  }
+  if (solves.any_length) {
+    other.seq_len = configuration.block_q + 1;
+    other.seq_len_kv = configuration.block_kv + 3;
+    add_masked_too(sets, solves, "all changes of the scores, and odd lengths", other);
+  }
+  if (solves.packed) {
+    other = packed_problem(configuration, {3, configuration.block_q + 1, 0, 20}, {9, configuration.block_kv - 1, 4, 1});
+    other.softcap = 5;
+    other.alibi = other.sinks = true;
+    add_masked_too(sets, solves, "all changes of the scores, and packed sequences", other);
+  }
+}
+
 // The other fields of a problem, alone and with the causal mask.
 void add_other_fields(Sets& sets, const Solves& solves, const Configuration& configuration) {
   if (solves.kv_heads) {
@@ -255,6 +350,8 @@ void add_other_fields(Sets& sets, const Solves& solves, const Configuration& con
     other.lengths_kv = {1, other.seq_len_kv, other.seq_len_kv - configuration.block_kv + 1, other.seq_len_kv};
     add_masked_too(sets, solves, "sequences of several lengths, and other numbers of keys", other);
   }
+  if (solves.packed) add_packed(sets, solves, configuration);
+  if (solves.scores) add_scores(sets, solves, configuration);
 }
 
 }  // namespace

@@ -26,7 +26,7 @@ double worse(double a, double b) { return std::isnan(a) || a >= b ? a : b; }
 // What was found in one head.
 struct HeadFindings {
   double max_abs_error = 0;
-  std::int64_t outside_bound = 0, not_finite = 0, unwritten = 0;
+  std::int64_t compared = 0, outside_bound = 0, not_finite = 0, unwritten = 0;
   std::vector<Mismatch> mismatches;  // `expected` is NaN if the row was not compared
   std::vector<bool> wrong_tiles;
 
@@ -42,11 +42,12 @@ HeadFindings check_head(const Reference& reference, const HostBuffer& output, st
   found.wrong_tiles.resize((problem.seq_len + block_q - 1) / block_q);
 
   std::int64_t next_selected = 0;  // index of the first selected row that is at or after `row`
-  for (std::int64_t row = 0; row < problem.seq_len; ++row) {
+  for (std::int64_t row = 0; row < num_rows(problem, batch); ++row) {
     const std::uint16_t* got = output.data() + layout.row(batch, head, row);
     const double* expected = nullptr;
     if (next_selected < reference.rows.count() && reference.rows.row(batch, head, next_selected) == row)
       expected = reference.row(batch, head, next_selected++);
+    if (expected != nullptr) found.compared += problem.head_dim;
 
     for (std::int64_t column = 0; column < problem.head_dim; ++column) {
       const std::uint16_t bits = got[column];
@@ -111,24 +112,36 @@ std::string place(std::int64_t batch, std::int64_t head, std::int64_t row, std::
   return fmt::format("batch {}, head {}, row {}, column {}", batch, head, row, column);
 }
 
-// The same for the log-sum-exp of a row, counted through all heads.
-std::string place_of_row(const AttentionProblem& problem, std::int64_t i) {
-  const std::int64_t in_all = i / problem.seq_len;
-  return fmt::format("batch {}, head {}, row {}", in_all / problem.heads, in_all % problem.heads, i % problem.seq_len);
-}
-
 struct Position {
   std::int64_t batch, head, row, column;
 };
 
+// The row of a log-sum-exp: of element i of [batch][heads][seq_len], or of [heads][total].
+Position row_of_log_sum_exp(const AttentionProblem& problem, std::int64_t i) {
+  if (!problem.packed) {
+    const std::int64_t in_all = i / problem.seq_len;
+    return {in_all / problem.heads, in_all % problem.heads, i % problem.seq_len, 0};
+  }
+  const std::vector<std::int64_t> first = first_rows(problem);
+  const std::int64_t row = i % first.back();
+  const std::int64_t batch = std::upper_bound(first.begin(), first.end(), row) - first.begin() - 1;
+  return {batch, i / first.back(), row - first[batch], 0};
+}
+
+std::string place_of_row(const AttentionProblem& problem, std::int64_t i) {
+  const auto [batch, head, row, column] = row_of_log_sum_exp(problem, i);
+  return fmt::format("batch {}, head {}, row {}", batch, head, row);
+}
+
 // The first element at which two buffers of the same layout differ.
 std::optional<Position> first_difference(const std::uint16_t* a, const std::uint16_t* b, const TensorLayout& layout,
-                                         const AttentionProblem& problem, std::int64_t heads, std::int64_t rows,
+                                         const AttentionProblem& problem, std::int64_t heads,
+                                         std::int64_t (*rows_of)(const AttentionProblem&, std::int64_t batch),
                                          int threads) {
   std::vector<std::optional<Position>> found(problem.batch * heads);
   const auto compare = [&](std::int64_t i) {
     const std::int64_t batch = i / heads, head = i % heads;
-    for (std::int64_t row = 0; row < rows && !found[i]; ++row) {
+    for (std::int64_t row = 0; row < rows_of(problem, batch) && !found[i]; ++row) {
       const std::uint16_t* row_a = a + layout.row(batch, head, row);
       const std::uint16_t* row_b = b + layout.row(batch, head, row);
       if (std::memcmp(row_a, row_b, problem.head_dim * sizeof(std::uint16_t)) == 0) continue;
@@ -154,10 +167,11 @@ Verdict check_output(const Inputs& inputs, const Reference& reference, const Hos
       {}, threads);
 
   Verdict verdict;
-  std::int64_t outside_bound = 0, not_finite = 0, unwritten = 0;
+  std::int64_t compared = 0, outside_bound = 0, not_finite = 0, unwritten = 0;
   double bound_of_worst = 0, error_of_worst = 0;
   for (std::int64_t i = 0; i < std::ssize(heads); ++i) {
     const HeadFindings& head = heads[i];
+    compared += head.compared;
     outside_bound += head.outside_bound;
     not_finite += head.not_finite;
     unwritten += head.unwritten;
@@ -181,7 +195,6 @@ Verdict check_output(const Inputs& inputs, const Reference& reference, const Hos
   verdict.tile_map = draw_tile_map(problem, heads, block_q);
 
   std::vector<std::string> parts;
-  const std::int64_t compared = problem.batch * problem.heads * reference.rows.count() * problem.head_dim;
   if (unwritten > 0)
     parts.push_back(fmt::format("{} of {} elements were never written", unwritten, output_size(problem)));
   if (not_finite > 0)
@@ -224,15 +237,16 @@ std::optional<std::string> find_changed_input(const Inputs& before, const std::v
     const char* name;
     const TensorLayout& layout;
     int buffer;
-    std::int64_t heads, rows;
+    std::int64_t heads;
+    std::int64_t (*rows_of)(const AttentionProblem&, std::int64_t batch);
   };
   const std::int64_t kv_heads = num_kv_heads(problem);
-  for (const Part& part : {Part{"Q", before.Q, before.Q_buffer, problem.heads, problem.seq_len},
-                           Part{"K", before.K, before.K_buffer, kv_heads, problem.seq_len_kv},
-                           Part{"V", before.V, before.V_buffer, kv_heads, problem.seq_len_kv}}) {
+  for (const Part& part : {Part{"Q", before.Q, before.Q_buffer, problem.heads, num_rows},
+                           Part{"K", before.K, before.K_buffer, kv_heads, num_rows_kv},
+                           Part{"V", before.V, before.V_buffer, kv_heads, num_rows_kv}}) {
     const std::uint16_t* was = before.buffers[part.buffer].data();
     const std::uint16_t* is = after[part.buffer].data();
-    const auto found = first_difference(was, is, part.layout, problem, part.heads, part.rows, threads);
+    const auto found = first_difference(was, is, part.layout, problem, part.heads, part.rows_of, threads);
     if (!found) continue;
     const std::int64_t element = part.layout.row(found->batch, found->head, found->row) + found->column;
     return fmt::format("changed its input {}: first at {}, from {} to {}", part.name,
@@ -245,8 +259,7 @@ std::optional<std::string> find_changed_input(const Inputs& before, const std::v
 std::optional<std::string> find_difference(const AttentionProblem& problem, const HostBuffer& first,
                                            const HostBuffer& second, int threads) {
   const TensorLayout layout = output_layout(problem);
-  const auto found =
-      first_difference(first.data(), second.data(), layout, problem, problem.heads, problem.seq_len, threads);
+  const auto found = first_difference(first.data(), second.data(), layout, problem, problem.heads, num_rows, threads);
   if (!found) return std::nullopt;
   const std::int64_t element = layout.row(found->batch, found->head, found->row) + found->column;
   return fmt::format("two launches with the same inputs differ: first at {}, {} and {} (bits 0x{:04x} and 0x{:04x})",
@@ -272,8 +285,8 @@ std::optional<std::string> find_wrong_log_sum_exp(const Reference& reference, st
   std::string first;
   double largest_error = 0, its_bound = 0;
   for (std::int64_t i = 0; i < std::ssize(got); ++i) {
-    const std::int64_t in_all = i / problem.seq_len, row = i % problem.seq_len;
-    const std::int64_t batch = in_all / problem.heads, head = in_all % problem.heads;
+    const auto [batch, head, row, column] = row_of_log_sum_exp(problem, i);
+    const std::int64_t in_all = batch * problem.heads + head;
     const std::int64_t index = row / reference.rows.tile;
     const bool is_selected = reference.rows.row(batch, head, index) == row;
     const auto [begin, end] = visible_keys(problem, batch, row);

@@ -38,9 +38,9 @@ struct Verdict {
 Verdict check_output(const Inputs& inputs, const Reference& reference, const HostBuffer& output, std::int64_t block_q,
                      int threads = 0);
 
-/// What is wrong with the log-sum-exps [batch][heads][seq_len], and where it starts. Compares the selected rows with the reference, by
-/// Reference::log_sum_exp_bound, and looks for NaN, infinity and poison in all others. A row that sees no key must have -inf, and no
-/// other row may.
+/// What is wrong with the log-sum-exps [batch][heads][seq_len], or [heads][total] if packed, and where it starts. Compares
+/// the selected rows with the reference, by Reference::log_sum_exp_bound, and looks for NaN, infinity and poison in all
+/// others. A row that sees no key must have -inf, and no other row may.
 std::optional<std::string> find_wrong_log_sum_exp(const Reference& reference, std::span<const float> got);
 
 /// nullopt if the bands before and after a buffer, both filled with kGuard, are untouched; otherwise what was written

@@ -85,17 +85,26 @@ DeviceProblem::DeviceProblem(const Version& version, const std::vector<const Con
   if (workspace_bytes > 0) workspace_.emplace("the workspace", workspace_bytes);
   if (version.solves.log_sum_exp)
     log_sum_exp_.emplace("the log-sum-exp",
-                         problem.batch * problem.heads * problem.seq_len * static_cast<std::int64_t>(sizeof(float)));
+                         total_rows(problem) * problem.heads * static_cast<std::int64_t>(sizeof(float)));
   const std::int64_t element_bytes = in_8_bits ? 1 : 2;
+  // Of packed sequences, the device gets the sums of the lengths.
+  const int* lengths =
+      upload(lengths_, "the lengths", in_32_bits(problem.packed ? first_rows(problem) : problem.lengths));
+  const int* lengths_kv = upload(lengths_kv_, "the lengths of K and V",
+                                 in_32_bits(problem.packed ? first_rows_kv(problem) : problem.lengths_kv));
   args_ = launch_args(problem,
                       {.Q = device_tensor(inputs_[inputs.Q_buffer], inputs.Q, element_bytes),
                        .K = device_tensor(inputs_[inputs.K_buffer], inputs.K, element_bytes),
                        .V = device_tensor(inputs_[inputs.V_buffer], inputs.V, element_bytes),
                        .O = device_tensor(O_, output_layout(problem), 2),
-                       .lengths = upload(lengths_, "the lengths", in_32_bits(problem.lengths)),
-                       .lengths_kv = upload(lengths_kv_, "the lengths of K and V", in_32_bits(problem.lengths_kv)),
+                       .lengths = lengths,
+                       .lengths_kv = lengths_kv,
                        .scales = upload(scales_, "the scales", inputs.scales),
-                       .log_sum_exp = log_sum_exp_ ? reinterpret_cast<float*>(log_sum_exp_->data()) : nullptr},
+                       .log_sum_exp = log_sum_exp_ ? reinterpret_cast<float*>(log_sum_exp_->data()) : nullptr,
+                       .offsets = lengths,
+                       .offsets_kv = lengths_kv,
+                       .alibi_slopes = upload(alibi_slopes_, "the slopes of ALiBi", inputs.alibi_slopes),
+                       .sinks = upload(sinks_, "the sinks", inputs.sinks)},
                       inputs.scale(), workspace_ ? workspace_->data() : nullptr);
 }
 
@@ -136,7 +145,7 @@ std::optional<std::string> DeviceProblem::guard_damage() const {
   if (auto damage = O_.guard_damage()) return damage;
   for (const GuardedBuffer& buffer : inputs_)
     if (auto damage = buffer.guard_damage()) return damage;
-  for (const auto& buffer : {&log_sum_exp_, &workspace_, &lengths_, &lengths_kv_, &scales_})
+  for (const auto& buffer : {&log_sum_exp_, &workspace_, &lengths_, &lengths_kv_, &scales_, &alibi_slopes_, &sinks_})
     if (buffer->has_value())
       if (auto damage = (*buffer)->guard_damage()) return damage;
   return std::nullopt;

@@ -25,7 +25,7 @@ class DeviceProblem {
   void wait() const;
 
   HostBuffer output() const { return O_.download(); }
-  /// [batch][heads][seq_len]; empty if the version does not write it.
+  /// [batch][heads][seq_len], or [heads][total] if packed; empty if the version does not write it.
   std::vector<float> log_sum_exp() const;
   std::vector<HostBuffer> inputs() const;
   /// The first buffer whose guard bands were overwritten.
@@ -38,7 +38,7 @@ class DeviceProblem {
   std::string version_, configurations_, problem_;
   std::vector<GuardedBuffer> inputs_;
   GuardedBuffer O_;
-  std::optional<GuardedBuffer> log_sum_exp_, workspace_, lengths_, lengths_kv_, scales_;
+  std::optional<GuardedBuffer> log_sum_exp_, workspace_, lengths_, lengths_kv_, scales_, alibi_slopes_, sinks_;
   const Inputs& host_;  // the source of the scales on the device
   ExtendedArgs args_;
 };

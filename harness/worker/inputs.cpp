@@ -25,6 +25,8 @@ constexpr std::uint64_t kGolden = 0x9e3779b97f4a7c15u;  // the step of SplitMix6
 
 enum class TensorName { Q, K, V };
 
+using NumberOfRows = std::int64_t (*)(const AttentionProblem&, std::int64_t batch);
+
 // Which of a head's vectors is added to a row.
 enum class Direction { none, normal, unit, rotary };
 
@@ -155,18 +157,19 @@ void quantise(Inputs& inputs) {
   const struct {
     const TensorLayout& layout;
     HostBuffer& buffer;
-    std::int64_t rows, heads_per_head;
+    NumberOfRows rows_of;
+    std::int64_t heads_per_head;
   } parts[] = {
-      {inputs.Q, inputs.buffers[inputs.Q_buffer], problem.seq_len, 1},
-      {inputs.K, inputs.buffers[inputs.K_buffer], problem.seq_len_kv, heads / num_kv_heads(problem)},
-      {inputs.V, inputs.buffers[inputs.V_buffer], problem.seq_len_kv, heads / num_kv_heads(problem)},
+      {inputs.Q, inputs.buffers[inputs.Q_buffer], num_rows, 1},
+      {inputs.K, inputs.buffers[inputs.K_buffer], num_rows_kv, heads / num_kv_heads(problem)},
+      {inputs.V, inputs.buffers[inputs.V_buffer], num_rows_kv, heads / num_kv_heads(problem)},
   };
   for (std::int64_t i = 0; i < 3; ++i) {
-    const auto& [layout, buffer, rows, heads_per_head] = parts[i];
+    const auto& [layout, buffer, rows_of, heads_per_head] = parts[i];
     parallel_for(problem.batch * heads / heads_per_head, [&](std::int64_t work) {
       const std::int64_t b = work / (heads / heads_per_head), head = work % (heads / heads_per_head);
       const auto for_each = [&](const auto& visit) {
-        for (std::int64_t row = 0; row < rows; ++row) {
+        for (std::int64_t row = 0; row < rows_of(problem, b); ++row) {
           std::uint16_t* elements = buffer.data() + layout.row(b, head, row);
           for (std::int64_t d = 0; d < head_dim; ++d) visit(elements[d]);
         }
@@ -185,13 +188,19 @@ void quantise(Inputs& inputs) {
   }
 }
 
+// 2^-8/heads, 2^-16/heads … 2^-8 (Press et al., 2022, section 3).
+float alibi_slope(std::int64_t head, std::int64_t heads) {
+  return std::exp2(-8 * static_cast<float>(head + 1) / static_cast<float>(heads));
+}
+
 // Where Q, K and V are in memory, and the memory, which is zero.
 void lay_out(Inputs& inputs, Packing packing) {
   const AttentionProblem& problem = inputs.problem;
   const std::int64_t batch = problem.batch, heads = problem.heads, kv_heads = num_kv_heads(problem),
                      seq_len = problem.seq_len, seq_len_kv = problem.seq_len_kv, head_dim = problem.head_dim;
   if (packing == Packing::packed_qkv) {
-    if (seq_len != seq_len_kv) throw std::logic_error("packed Q, K and V need seq_len = seq_len_kv");
+    if (seq_len != seq_len_kv || problem.packed)
+      throw std::logic_error("packed Q, K and V need seq_len = seq_len_kv, and padded sequences");
     const TensorLayout packed = contiguous_layout(seq_len, heads + 2 * kv_heads, head_dim);
     inputs.buffers.emplace_back(batch * packed.batch_stride);
     inputs.Q = inputs.K = inputs.V = packed;
@@ -199,18 +208,28 @@ void lay_out(Inputs& inputs, Packing packing) {
     inputs.V.offset = (heads + kv_heads) * head_dim;
     return;
   }
-  inputs.Q = contiguous_layout(seq_len, heads, head_dim);
-  inputs.K = inputs.V = contiguous_layout(seq_len_kv, kv_heads, head_dim);
-  std::int64_t sizes[] = {batch * inputs.Q.batch_stride, batch * inputs.K.batch_stride, batch * inputs.V.batch_stride};
+  // The sequences of a packed problem are like one batch entry with all rows.
+  const std::int64_t entries = problem.packed ? 1 : batch;
+  const std::int64_t rows = problem.packed ? total_rows(problem) : seq_len;
+  const std::int64_t rows_kv = problem.packed ? total_rows_kv(problem) : seq_len_kv;
+  inputs.Q = contiguous_layout(rows, heads, head_dim);
+  inputs.K = inputs.V = contiguous_layout(rows_kv, kv_heads, head_dim);
+  std::int64_t sizes[] = {entries * inputs.Q.batch_stride, entries * inputs.K.batch_stride,
+                          entries * inputs.V.batch_stride};
   if (packing == Packing::with_gaps) {
     // Rows begin at multiples of 16 elements, as TMA requires for 8-bit elements, too.
     const std::int64_t Q_head = head_dim + 16, K_row = head_dim + 32, V_row = 5 * head_dim;
-    inputs.Q = {.batch_stride = seq_len * heads * Q_head, .row_stride = heads * Q_head, .head_stride = Q_head};
-    inputs.K = {.batch_stride = kv_heads * seq_len_kv * K_row, .row_stride = K_row, .head_stride = seq_len_kv * K_row};
-    inputs.V = {.batch_stride = seq_len_kv * V_row, .row_stride = V_row, .head_stride = batch * seq_len_kv * V_row};
-    sizes[0] = batch * inputs.Q.batch_stride;
-    sizes[1] = batch * inputs.K.batch_stride;
+    inputs.Q = {.batch_stride = rows * heads * Q_head, .row_stride = heads * Q_head, .head_stride = Q_head};
+    inputs.K = {.batch_stride = kv_heads * rows_kv * K_row, .row_stride = K_row, .head_stride = rows_kv * K_row};
+    inputs.V = {.batch_stride = rows_kv * V_row, .row_stride = V_row, .head_stride = entries * rows_kv * V_row};
+    sizes[0] = entries * inputs.Q.batch_stride;
+    sizes[1] = entries * inputs.K.batch_stride;
     sizes[2] = kv_heads * inputs.V.head_stride;
+  }
+  if (problem.packed) {
+    for (TensorLayout* layout : {&inputs.Q, &inputs.K, &inputs.V}) layout->batch_stride = 0;
+    inputs.Q.first_rows = first_rows(problem);
+    inputs.K.first_rows = inputs.V.first_rows = first_rows_kv(problem);
   }
   for (const std::int64_t size : sizes) inputs.buffers.emplace_back(size);
   inputs.K_buffer = 1;
@@ -226,15 +245,15 @@ struct Part {
   const TensorLayout* layout;
   HostBuffer* buffer;
   std::int64_t rows, heads;
-  std::int64_t (*num_rows)(const AttentionProblem&, std::int64_t batch);  // the rest is padding
+  NumberOfRows num_used, num_rows;  // the difference is padding
 };
 
 std::array<Part, 3> parts_of(Inputs& inputs) {
   const AttentionProblem& problem = inputs.problem;
   const std::int64_t rows = problem.seq_len, rows_kv = problem.seq_len_kv, kv_heads = num_kv_heads(problem);
-  return {{{TensorName::Q, &inputs.Q, &inputs.buffers[inputs.Q_buffer], rows, problem.heads, num_queries},
-           {TensorName::K, &inputs.K, &inputs.buffers[inputs.K_buffer], rows_kv, kv_heads, num_keys},
-           {TensorName::V, &inputs.V, &inputs.buffers[inputs.V_buffer], rows_kv, kv_heads, num_keys}}};
+  return {{{TensorName::Q, &inputs.Q, &inputs.buffers[inputs.Q_buffer], rows, problem.heads, num_queries, num_rows},
+           {TensorName::K, &inputs.K, &inputs.buffers[inputs.K_buffer], rows_kv, kv_heads, num_keys, num_rows_kv},
+           {TensorName::V, &inputs.V, &inputs.buffers[inputs.V_buffer], rows_kv, kv_heads, num_keys, num_rows_kv}}};
 }
 
 // Draws the rows of a distribution.
@@ -305,15 +324,16 @@ void for_each_scaled_row(const Inputs& inputs, int buffer,
   const struct {
     int buffer;
     const TensorLayout& layout;
-    std::int64_t heads, rows;
-  } parts[] = {{inputs.Q_buffer, inputs.Q, problem.heads, problem.seq_len},
-               {inputs.K_buffer, inputs.K, kv_heads, problem.seq_len_kv},
-               {inputs.V_buffer, inputs.V, kv_heads, problem.seq_len_kv}};
+    std::int64_t heads;
+    NumberOfRows rows_of;
+  } parts[] = {{inputs.Q_buffer, inputs.Q, problem.heads, num_rows},
+               {inputs.K_buffer, inputs.K, kv_heads, num_rows_kv},
+               {inputs.V_buffer, inputs.V, kv_heads, num_rows_kv}};
   for (std::int64_t i = 0; i < 3; ++i) {
     if (parts[i].buffer != buffer) continue;
     for (std::int64_t b = 0; b < problem.batch; ++b)
       for (std::int64_t head = 0; head < parts[i].heads; ++head)
-        for (std::int64_t row = 0; row < parts[i].rows; ++row)
+        for (std::int64_t row = 0; row < parts[i].rows_of(problem, b); ++row)
           visit(parts[i].layout.row(b, head, row),
                 inputs.scales[(i * problem.batch + b) * problem.heads + head * (problem.heads / parts[i].heads)]);
   }
@@ -345,11 +365,11 @@ Inputs make_inputs(const AttentionProblem& problem, Distribution distribution, P
     std::int64_t piece = work % pieces_per_batch;
     const Part* part = parts.data();
     for (; piece >= pieces(*part); ++part) piece -= pieces(*part);
-    const std::int64_t end = std::min(part->rows, (piece + 1) * kRows);
+    const std::int64_t end = std::min(part->num_rows(problem, b), (piece + 1) * kRows);
     for (std::int64_t row = piece * kRows; row < end; ++row)
       for (std::int64_t head = 0; head < part->heads; ++head) {
         std::uint16_t* const to = part->buffer->data() + part->layout->row(b, head, row);
-        if (row >= part->num_rows(problem, b))
+        if (row >= part->num_used(problem, b))
           std::fill_n(to, problem.head_dim, padding);
         else
           source.fill(to, *part, b, head, row);
@@ -357,6 +377,10 @@ Inputs make_inputs(const AttentionProblem& problem, Distribution distribution, P
   };
   parallel_for(problem.batch * pieces_per_batch, fill, progress, threads);
   if (problem.dtype == Dtype::e4m3) quantise(inputs);
+  for (std::int64_t head = 0; head < problem.heads && problem.alibi; ++head)
+    inputs.alibi_slopes.push_back(alibi_slope(head, problem.heads));
+  for (std::int64_t head = 0; head < problem.heads && problem.sinks; ++head)
+    inputs.sinks.push_back(2 * normal_pair(hash(seed, 0x73696e6b, 0, head), 1).first);
   return inputs;
 }
 

@@ -31,6 +31,7 @@ struct Inputs {
   int Q_buffer = 0, K_buffer = 0, V_buffer = 0;  // the buffers that contain them
   std::optional<float> other_scale;              // scale of the scores; nullopt: softmax_scale(head_dim)
   std::vector<float> scales;                     // as in ExtendedArgs: [3][batch][heads]; empty unless e4m3
+  std::vector<float> alibi_slopes, sinks;        // [heads]; empty unless the problem has them
 
   /// The head_dim elements of a row. `head` is one of Q's heads; for K and V, the result is the row that this head reads.
   const std::uint16_t* Q_row(std::int64_t batch, std::int64_t head, std::int64_t row) const;

@@ -43,15 +43,18 @@ struct Attention {
     for (std::int64_t j = 0; j < kKeys; j += kWidth)
       add_row_times_matrix(&S[row * keys + first_key + j], &Q[row * head_dim], &K_transposed[j], head_dim, kKeys);
   }
-  // S[row] becomes P = exp(scale · S - m), rounded by `round`, with m the largest score of the row; keys that the row does not see have
-  // P = 0. Returns the sum of P. L = m + log l takes the sum l from before the rounding.
-  template <typename Round>
-  T softmax(std::int64_t row, const KeyRange& visible, float scale, T& log_sum_exp, const Round& round) {
+  // S[row] becomes P = exp(S - m), rounded by `round`, where `change` makes S from a product and m is the largest score of the row;
+  // keys that the row does not see have P = 0. Returns the sum of P. L = m + log l takes the sum l from before the rounding. With a
+  // sink, both sums contain it.
+  template <typename Change, typename Round>
+  T softmax(std::int64_t row, const KeyRange& visible, const float* sink, T& log_sum_exp, const Change& change,
+            const Round& round) {
     T* P = &S[row * keys];
-    for (std::int64_t key = visible.begin; key < visible.end; ++key) P[key] *= scale;
+    for (std::int64_t key = visible.begin; key < visible.end; ++key) P[key] = change(P[key], key);
     const bool sees_a_key = visible.begin < visible.end;
     const T max = sees_a_key ? *std::max_element(P + visible.begin, P + visible.end) : 0;
-    T l = 0;
+    const T of_sink = sink != nullptr && sees_a_key ? std::exp(*sink - max) : 0;
+    T l = of_sink;
     for (std::int64_t key = visible.begin; key < visible.end; ++key) {
       P[key] = std::exp(P[key] - max);
       l += P[key];
@@ -60,13 +63,35 @@ struct Attention {
     std::fill(P, P + visible.begin, 0);
     std::fill(P + visible.end, P + keys, 0);
     log_sum_exp = sees_a_key ? max + std::log(l) : -std::numeric_limits<T>::infinity();
-    return std::accumulate(P, P + keys, T(0));
+    return std::accumulate(P, P + keys, of_sink);
   }
   // O[row] += P[row][first_key …] · V.
   void add_output(std::int64_t row, std::int64_t first_key) {
     for (std::int64_t d = 0; d < head_dim; d += kWidth)
       add_row_times_matrix(&O[row * head_dim + d], &S[row * keys + first_key], &V[d], kKeys, head_dim);
   }
+};
+
+// The score of a key, made from the product of Q and K: softmax_scale, softcap and ALiBi.
+template <typename T>
+class ScoreChange {
+ public:
+  ScoreChange(const Inputs& inputs, std::int64_t batch, std::int64_t head, std::int64_t row)
+      : scale_(inputs.scale()),
+        softcap_(static_cast<T>(inputs.problem.softcap)),
+        slope_(inputs.problem.alibi ? inputs.alibi_slopes[head] : 0),
+        aligned_(row + num_keys(inputs.problem, batch) - num_queries(inputs.problem, batch)) {}
+
+  T operator()(T product, std::int64_t key) const {
+    T score = product * scale_;
+    if (softcap_ != 0) score = softcap_ * std::tanh(score / softcap_);
+    return slope_ == 0 ? score : score - slope_ * static_cast<T>(std::abs(aligned_ - key));
+  }
+
+ private:
+  float scale_;
+  T softcap_, slope_;
+  std::int64_t aligned_;
 };
 
 // Rows of one head that are processed together, so that each key is converted once for all of them: as many as keep S
@@ -87,12 +112,12 @@ AttendedRows attend_rows(const Inputs& inputs, std::int64_t batch, std::int64_t 
                      head_dim = inputs.problem.head_dim;
   const std::int64_t padded_keys = round_up(num_keys, kKeys), padded_dim = round_up(head_dim, kWidth);
   const Dtype dtype = inputs.problem.dtype;
-  const float scale = inputs.scale();
   Attention<double> exact(num_rows, padded_keys, padded_dim);
   Attention<float> base(num_rows, padded_keys, padded_dim);
   std::vector<float> converted(head_dim);
 
   for (std::int64_t r = 0; r < num_rows; ++r) {
+    if (rows[r] >= num_queries(inputs.problem, batch)) continue;  // padding, or not in memory at all
     elements_to_float(dtype, inputs.Q_row(batch, head, rows[r]), head_dim, &base.Q[r * padded_dim]);
     std::copy_n(&base.Q[r * padded_dim], head_dim, &exact.Q[r * padded_dim]);
   }
@@ -114,13 +139,16 @@ AttendedRows attend_rows(const Inputs& inputs, std::int64_t batch, std::int64_t 
                       .base = std::vector<float>(num_rows * head_dim),
                       .exact_log_sum_exp = std::vector<double>(num_rows),
                       .base_log_sum_exp = std::vector<float>(num_rows)};
+  const float* sink = inputs.problem.sinks ? &inputs.sinks[head] : nullptr;
   std::vector<double> exact_sum(num_rows);
   std::vector<float> base_sum(num_rows);
   for (std::int64_t r = 0; r < num_rows; ++r) {
     const KeyRange visible = visible_keys(inputs.problem, batch, rows[r]);
-    exact_sum[r] = exact.softmax(r, visible, scale, result.exact_log_sum_exp[r], [](double P) { return P; });
-    base_sum[r] = base.softmax(r, visible, scale, result.base_log_sum_exp[r],
-                               [&](float P) { return round_P(dtype, P, rows[r]); });
+    exact_sum[r] = exact.softmax(r, visible, sink, result.exact_log_sum_exp[r],
+                                 ScoreChange<double>(inputs, batch, head, rows[r]), [](double P) { return P; });
+    base_sum[r] =
+        base.softmax(r, visible, sink, result.base_log_sum_exp[r], ScoreChange<float>(inputs, batch, head, rows[r]),
+                     [&](float P) { return round_P(dtype, P, rows[r]); });
   }
 
   // O = P V divided by the sum; 0 if the row sees no key, and the sum is 0.

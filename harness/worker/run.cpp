@@ -9,6 +9,8 @@
 
 #include "errors.h"
 #include "host/versions.h"
+#include "problem/fields.h"
+#include "problem/problem.h"
 #include "results/trace_file.h"
 #include "rules/support.h"
 #include "rules/version_name.h"
@@ -20,6 +22,7 @@
 #include "worker/diagnosis/diagnosis.h"
 #include "worker/diagnosis/tile_by_tile.h"
 #include "worker/gpu.h"
+#include "worker/neighbours.h"
 #include "worker/observation.h"
 #include "worker/reference_cache.h"
 #include "worker/timing.h"
@@ -86,10 +89,27 @@ void count(Result& result, const Launch& launch) {
   result.traces = std::move(observation.traces);
 }
 
+// Whether a packed sequence is the same with NaN in its neighbours.
+std::optional<std::string> find_influence_of_neighbours(const Inputs& inputs, const CheckSet& set,
+                                                        const Version& version, const Configuration& configuration,
+                                                        const Request& request, const HostBuffer& output) {
+  for (const std::int64_t first : {0, 1}) {
+    Inputs spoilt = make_inputs(inputs.problem, set.distribution, set.packing, request.seed);
+    spoil_every_other(spoilt, first);
+    DeviceProblem problem(version, {&configuration}, spoilt);
+    const Stream stream;
+    problem.poison(stream);
+    problem.launch(configuration, stream);
+    problem.wait();
+    if (auto influence = find_influence(inputs.problem, output, problem.output(), first)) return influence;
+  }
+  return std::nullopt;
+}
+
 // Launches a set's problem several times and says what is wrong: the output first, because a kernel's other errors
 // often have the same cause.
-Verdict check_set(const CheckSet& set, const Inputs& inputs, DeviceProblem& problem, const Configuration& configuration,
-                  const Request& request, Result& result, EventWriter& events) {
+Verdict check_set(const CheckSet& set, const Inputs& inputs, DeviceProblem& problem, const Version& version,
+                  const Configuration& configuration, const Request& request, Result& result, EventWriter& events) {
   const Reference reference = find_reference(set, inputs, request, events.reporter("reference for " + set.name));
   const Stream stream;
   Verdict verdict;
@@ -119,6 +139,9 @@ Verdict check_set(const CheckSet& set, const Inputs& inputs, DeviceProblem& prob
   if (verdict.correct()) verdict.reason = problem.guard_damage().value_or("");
   if (verdict.correct()) verdict.reason = find_changed_input(inputs, problem.inputs()).value_or("");
   if (verdict.correct()) verdict.reason = difference.value_or("");
+  if (verdict.correct() && set.problem.packed && set.row_tile == 1)  // not a large problem
+    verdict.reason =
+        find_influence_of_neighbours(inputs, set, version, configuration, request, first_output).value_or("");
   return verdict;
 }
 
@@ -137,6 +160,16 @@ void add_verdict(Result& result, const CheckSet& set, const Verdict& verdict) {
   result.reason = fmt::format("{} ({}): {}", full_name(set), describe(set.problem), verdict.reason);
   result.mismatches = verdict.mismatches;
   result.tile_map = verdict.tile_map;
+}
+
+// The field for which --debug and diagnoses have no probes: they compute scores as Q K^T times the scale, and take every batch entry to
+// have rows of its own. nullptr: the problem has none.
+const char* field_without_probes(const AttentionProblem& problem) {
+  return problem.packed         ? "packed"
+         : problem.softcap != 0 ? "softcap"
+         : problem.alibi        ? "alibi"
+         : problem.sinks        ? "sinks"
+                                : nullptr;
 }
 
 Tiling tiling_of(const Configuration& configuration) {
@@ -226,7 +259,7 @@ Checked run_sets(const Request& request, const DeviceInfo& device, const Version
     if (request.check) {
       result.correct = result.correct.value_or(true);
       result.checked.push_back(full_name(set));
-      const Verdict verdict = check_set(set, inputs, problem, configuration, request, result, events);
+      const Verdict verdict = check_set(set, inputs, problem, version, configuration, request, result, events);
       add_verdict(result, set, verdict);
       const bool right = verdict.mismatches.empty();
       checked.sets.push_back({set, right});
@@ -273,7 +306,9 @@ Result run(const Request& request, EventWriter& events) {
   if (!request.trace.empty()) write_trace(request.trace, result);
   const bool has_findings = add_findings(result);
   // The probes of a diagnosis use numbers that e4m3 cannot represent.
-  if (!checked.first_wrong || request.stop_when_wrong || request.problem.dtype == Dtype::e4m3) return result;
+  if (!checked.first_wrong || request.stop_when_wrong || request.problem.dtype == Dtype::e4m3 ||
+      field_without_probes(checked.first_wrong->problem))
+    return result;
   Diagnosis diagnosis = diagnose_set(*checked.first_wrong, checked, version, configuration, request, events);
   if (!diagnosis.sentences.empty()) result.diagnosis = std::move(diagnosis);
   Result again;  // findings with other inputs are most likely the same as before
@@ -288,6 +323,8 @@ DebugReport debug(const Request& request, EventWriter& events) {
   refuse_if(why_impossible(problem));
   if (problem.dtype == Dtype::e4m3)
     throw UsageError("e4m3 cannot represent the numbers that --debug probes with; choose --dtype fp16 or bf16");
+  if (const char* field = field_without_probes(problem))
+    throw UsageError(fmt::format("--debug does not show problems with {0}; leave {0} out", flag_of(field)));
   const auto check_range = [](const char* flag, const std::optional<std::int64_t>& value, std::int64_t size) {
     if (value && (*value < 0 || *value >= size))
       throw UsageError(fmt::format("{} {} is out of range; this problem has 0 to {}", flag, *value, size - 1));

@@ -8,6 +8,8 @@
 #include <bit>
 #include <cmath>
 
+#include "problem/problem.h"
+
 namespace flash_ladder {
 namespace {
 
@@ -65,11 +67,14 @@ TensorLayout contiguous_layout(std::int64_t rows, std::int64_t heads, std::int64
 }
 
 TensorLayout output_layout(const AttentionProblem& problem) {
-  return contiguous_layout(problem.seq_len, problem.heads, problem.head_dim);
+  TensorLayout layout = contiguous_layout(problem.seq_len, problem.heads, problem.head_dim);
+  if (problem.packed) layout.batch_stride = 0;
+  layout.first_rows = first_rows(problem);
+  return layout;
 }
 
 std::int64_t output_size(const AttentionProblem& problem) {
-  return problem.batch * problem.seq_len * problem.heads * problem.head_dim;
+  return total_rows(problem) * problem.heads * problem.head_dim;
 }
 
 }  // namespace flash_ladder

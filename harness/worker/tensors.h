@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "host/problem.h"
 
@@ -57,17 +58,19 @@ class HostBuffer {
   std::int64_t size_ = 0;
 };
 
-/// The location of a tensor of shape [batch, rows, heads, head_dim] in a buffer. All members count elements; head_dim
-/// is contiguous.
+/// The location of a tensor of shape [batch, rows, heads, head_dim] in a buffer. All members but first_rows count elements;
+/// head_dim is contiguous.
 struct TensorLayout {
   std::int64_t offset = 0;
   std::int64_t batch_stride = 0;
   std::int64_t row_stride = 0;
   std::int64_t head_stride = 0;
+  std::vector<std::int64_t> first_rows = {};  // of each batch entry, if they are packed; then batch_stride is 0
 
   /// The first element of a row.
   std::int64_t row(std::int64_t batch, std::int64_t head, std::int64_t row) const {
-    return offset + batch * batch_stride + row * row_stride + head * head_stride;
+    const std::int64_t before = first_rows.empty() ? 0 : first_rows[batch];
+    return offset + batch * batch_stride + (before + row) * row_stride + head * head_stride;
   }
 };
 

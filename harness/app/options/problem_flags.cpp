@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <limits>
 #include <sstream>
 #include <string_view>
@@ -36,6 +37,12 @@ std::string defaults_of(std::string_view field) {
 
 void read_typed(const Field<std::int64_t>& field, const std::string& text, std::int64_t& value) {
   value = parse_integer<std::int64_t>(flag_of(field.name), text, field.least, kMostOfField);
+}
+
+void read_typed(const Field<double>& field, const std::string& text, double& value) {
+  const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || stop != text.data() + text.size())
+    throw UsageError(fmt::format("{} '{}' is not a number; give one above 0", flag_of(field.name), text));
 }
 
 void read_typed(const Field<Dtype>& /*field*/, const std::string& text, Dtype& value) {

@@ -4,8 +4,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <ctime>
 #include <functional>
+#include <numbers>
+#include <numeric>
 #include <optional>
 #include <set>
 #include <utility>
@@ -57,6 +60,32 @@ std::string line(const Result& result) {
   std::string text = fmt::format("  {}  {:<8} {:>16}\n", pad(describe(result.problem), 66), result.config, figure);
   if (!result.reason.empty()) text += labelled("", result.reason);
   return text;
+}
+
+// 64 sequences with log-normal lengths, 1024 in the mean, in an order that mixes short and long ones.
+AttentionProblem packed_standard_problem() {
+  constexpr std::int64_t kSequences = 64, kTotal = 64 * 1024, kStep = 27;  // coprime to 64
+  constexpr double kDeviation = 0.8;                                       // of the logarithm
+  // Lengths at evenly spaced quantiles: the number of which `quantile` of all are smaller, by bisection.
+  const auto normal_at = [](double quantile) {
+    double low = -8, high = 8;
+    for (int i = 0; i < 60; ++i) {
+      const double middle = (low + high) / 2;
+      (std::erfc(-middle / std::numbers::sqrt2) / 2 < quantile ? low : high) = middle;
+    }
+    return low;
+  };
+  std::vector<double> relative;
+  for (std::int64_t i = 0; i < kSequences; ++i)
+    relative.push_back(std::exp(kDeviation * normal_at((i * kStep % kSequences + 0.5) / kSequences)));
+  const double sum = std::accumulate(relative.begin(), relative.end(), 0.0);
+  AttentionProblem problem{.batch = kSequences, .heads = kStandardHeads, .head_dim = kStandardHeadDim, .packed = true};
+  for (const double length : relative)
+    problem.lengths.push_back(static_cast<std::int64_t>(std::lround(length / sum * kTotal)));
+  problem.lengths.back() += kTotal - std::accumulate(problem.lengths.begin(), problem.lengths.end(), std::int64_t{0});
+  problem.lengths_kv = problem.lengths;
+  problem.seq_len = problem.seq_len_kv = std::ranges::max(problem.lengths);
+  return problem;
 }
 
 std::vector<std::pair<AttentionProblem, const Configuration*>> what_to_record(const Version& version, bool is_virtual) {
@@ -112,6 +141,23 @@ std::vector<AttentionProblem> standard_problems(const Version& version) {
       for (std::int64_t i = 1; i <= problem.batch; ++i) problem.lengths.push_back(problem.seq_len * i / problem.batch);
       problem.lengths_kv = problem.lengths;
     });
+  if (version.solves.packed) {
+    problems.push_back(packed_standard_problem());
+    problems.back().causal = version.solves.causal;
+  }
+  if (version.solves.scores) {
+    const auto add_change = [&](const std::function<void(AttentionProblem&)>& change, std::int64_t shortest) {
+      add_all(
+          [&](AttentionProblem& problem) {
+            problem.causal = version.solves.causal;
+            change(problem);
+          },
+          shortest);
+    };
+    add_change([](AttentionProblem& problem) { problem.softcap = 50; }, 0);  // Gemma 2's
+    add_change([](AttentionProblem& problem) { problem.alibi = true; }, 4096);
+    add_change([](AttentionProblem& problem) { problem.sinks = true; }, 4096);
+  }
   return problems;
 }
 
@@ -143,6 +189,17 @@ std::vector<AttentionProblem> emulator_problems(const Version& version, const Co
   if (version.solves.lengths) {
     AttentionProblem& problem = add(kSeqLen, kSeqLen);
     problem.lengths = problem.lengths_kv = {kSeqLen / 2 + 1};
+  }
+  if (version.solves.packed) {
+    AttentionProblem& problem = add(kSeqLen, kSeqLen);
+    problem.batch = 3;
+    problem.packed = true;
+    problem.lengths = problem.lengths_kv = {kSeqLen / 4 + 1, kSeqLen, 9};
+  }
+  if (version.solves.scores) {
+    AttentionProblem& problem = add(kSeqLen, kSeqLen);
+    problem.softcap = 50;
+    problem.alibi = problem.sinks = true;
   }
   return problems;
 }

@@ -1,6 +1,8 @@
 """FlashAttention's forward pass in numbered CUDA kernels, each of which adds one idea to the one before.
 
-    out = flash_ladder.forward(q, k, v)                    # with the newest kernel
+    out = flash_ladder.forward(q, k, v)                    # with the fastest kernel for the problem
+    out = flash_ladder.forward(q, k, v, causal=True)
+    flash_ladder.which(q, k, v, causal=True)               # which one that is
     out = flash_ladder.forward(q, k, v, kernel="07")       # with version 07
     out, milliseconds = flash_ladder.forward_timed(q, k, v)
 
@@ -17,6 +19,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import operator
 from collections.abc import Sequence
 from types import ModuleType
@@ -33,6 +36,7 @@ __all__ = [
     "forward",
     "forward_timed",
     "kernels",
+    "which",
 ]
 
 Array = TypeVar("Array")
@@ -135,10 +139,18 @@ def forward(
     scales: Array | None = None,
     causal: bool = False,
     window: tuple[int, int] | None = None,
+    softcap: float | None = None,
+    alibi_slopes: Array | None = None,
+    sinks: Array | None = None,
     lengths: Sequence[int] | None = None,
     lengths_kv: Sequence[int] | None = None,
+    cu_seqlens_q: Sequence[int] | None = None,
+    cu_seqlens_k: Sequence[int] | None = None,
+    max_seqlen_q: int | None = None,
+    max_seqlen_k: int | None = None,
+    return_lse: bool = False,
     config: str | None = None,
-) -> Array:
+) -> Array | tuple[Array, Array]:
     """softmax(softmax_scale · q kᵀ) v, separately for every batch entry and head.
 
     q has shape [batch, seq_len, heads, head_dim]. k and v have the same shape, except that they may have another
@@ -146,11 +158,12 @@ def forward(
     attention). All arrays are float16, or all are bfloat16; they are from one library and on one device. Alternatively,
     all are float8_e4m3fn, or its bits as uint8, with `scales` and a kernel that computes this type, "fp8"; out is then
     float16. head_dim is 128 and contiguous. The other strides are multiples of 16 bytes, so you can pass slices of a
-    packed q, k and v as they are. Each seq_len is a multiple of the kernel's tile; see configs(). Extensions of the
-    ladder solve more problems. A kernel rejects problems that it does not solve.
+    packed q, k and v as they are. Each seq_len of a version of the ladder is a multiple of the kernel's tile; see
+    configs(). Extensions of the ladder solve more problems. A kernel rejects problems that it does not solve.
 
-    kernel         "07", "07_ldmatrix" or 7, or the name of an extension; None is the newest version that the device
-                   runs (for negative strides, which TMA does not support, the newest that needs no Hopper GPU)
+    kernel         "07", "07_ldmatrix" or 7, or the name of an extension; None is the fastest version that solves the
+                   problem on the device, which which() names: the newest of the ladder, or else the last extension of
+                   the device's track (for negative strides, which TMA does not support, one that needs no Hopper GPU)
     out            the array to write to, of the same kind as q, which shares no memory with an input; None creates one
     softmax_scale  None is 1 / sqrt(head_dim)
     scales         for float8_e4m3fn: float32 [3, batch, heads of q], the factors by which elements of q, k and v are
@@ -160,11 +173,21 @@ def forward(
     window         (left, right): query i sees at most so many keys to the left and to the right of key
                    i + k.shape[1] - q.shape[1], as with FlashAttention's window_size; -1 is no limit on that side, and
                    causal allows none to the right
+    softcap        a score S becomes softcap · tanh(S / softcap)
+    alibi_slopes   float32 [heads of q]: slope · |i + k.shape[1] - q.shape[1] - j| is subtracted from the score of key j
+    sinks          float32 [heads of q]: one score more for each row, which takes weight and has no value
     lengths        for each batch entry, the number of rows of q in use; the others are padding, and 0 in out
-    lengths_kv     the same for k and v; None is the value of lengths. Both replace shape[1] in the two masks
+    lengths_kv     the same for k and v; None is the value of lengths. Both replace shape[1] in the masks
+    cu_seqlens_q   packed sequences, as in flash_attn_varlen_func: q, k and v have shape [total, heads, head_dim], and
+    cu_seqlens_k   sequence n has the rows cu_seqlens[n] to cu_seqlens[n + 1] - 1 of q, and of k and v. None for k is
+                   the value for q. Numbers in host memory; an array on a GPU is copied, which waits for the GPU
+    max_seqlen_q   at least the length of the longest sequence of q, and of k; None is that length
+    max_seqlen_k
+    return_lse     also return the natural logarithm of the sum of exp(S) over the keys that a row sees, and of
+                   exp(sink): float32 [batch, heads, seq_len], or [heads, total] if packed; -inf for a row without keys
     config         the name of one of configs(kernel); None is the first one that fits the device
 
-    Returns out. There is no backward pass.
+    Returns out, or (out, lse). There is no backward pass.
 
     On a GPU the kernel is enqueued on the current stream of PyTorch or CuPy, and forward() does not wait for it. JAX
     does not reveal its stream, so the kernel runs on the default stream, and forward() waits for the inputs and the
@@ -175,8 +198,13 @@ def forward(
     the workspace of kernel 01 does not fit; FindingError for a mistake that the virtual GPU finds; RuntimeError for a
     GPU that is too old, and for a CUDA error.
     """
-    asked = _asked(causal, window, lengths, lengths_kv)
-    return cast(Array, _call(q, k, v, kernel, out, softmax_scale, scales, asked, config, timed=False)[0])
+    asked = _asked(causal, window, softcap, lengths, lengths_kv)
+    packed = _packed(lengths, lengths_kv, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
+    optional = {"out": out, "scales": scales, "alibi_slopes": alibi_slopes, "sinks": sinks}
+    return cast(
+        "Array | tuple[Array, Array]",
+        _call(q, k, v, kernel, optional, softmax_scale, asked, packed, return_lse, config).result,
+    )
 
 
 def forward_timed(
@@ -190,10 +218,18 @@ def forward_timed(
     scales: Array | None = None,
     causal: bool = False,
     window: tuple[int, int] | None = None,
+    softcap: float | None = None,
+    alibi_slopes: Array | None = None,
+    sinks: Array | None = None,
     lengths: Sequence[int] | None = None,
     lengths_kv: Sequence[int] | None = None,
+    cu_seqlens_q: Sequence[int] | None = None,
+    cu_seqlens_k: Sequence[int] | None = None,
+    max_seqlen_q: int | None = None,
+    max_seqlen_k: int | None = None,
+    return_lse: bool = False,
     config: str | None = None,
-) -> tuple[Array, float]:
+) -> tuple[Array | tuple[Array, Array], float]:
     """Like forward(), but also returns the milliseconds that the kernel took on the GPU.
 
     This is the time of one launch between two CUDA events on the same stream; forward_timed() waits until the launch
@@ -203,13 +239,50 @@ def forward_timed(
 
     Raises what forward() raises, and RuntimeError on the virtual GPU, which has no clock.
     """
-    asked = _asked(causal, window, lengths, lengths_kv)
-    return cast(tuple[Array, float], _call(q, k, v, kernel, out, softmax_scale, scales, asked, config, timed=True))
+    asked = _asked(causal, window, softcap, lengths, lengths_kv)
+    packed = _packed(lengths, lengths_kv, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
+    optional = {"out": out, "scales": scales, "alibi_slopes": alibi_slopes, "sinks": sinks}
+    answer = _call(q, k, v, kernel, optional, softmax_scale, asked, packed, return_lse, config, timed=True)
+    return cast("tuple[Array | tuple[Array, Array], float]", (answer.result, answer.milliseconds))
+
+
+def which(
+    q: Array,
+    k: Array,
+    v: Array,
+    *,
+    kernel: str | int | None = None,
+    out: Array | None = None,
+    softmax_scale: float | None = None,
+    scales: Array | None = None,
+    causal: bool = False,
+    window: tuple[int, int] | None = None,
+    softcap: float | None = None,
+    alibi_slopes: Array | None = None,
+    sinks: Array | None = None,
+    lengths: Sequence[int] | None = None,
+    lengths_kv: Sequence[int] | None = None,
+    cu_seqlens_q: Sequence[int] | None = None,
+    cu_seqlens_k: Sequence[int] | None = None,
+    max_seqlen_q: int | None = None,
+    max_seqlen_k: int | None = None,
+    return_lse: bool = False,
+    config: str | None = None,
+) -> str:
+    """The name of the version that forward() would run with these arguments, "28_key_order" for example.
+
+    Raises what forward() raises for an invalid argument, and for a problem that no version solves.
+    """
+    asked = _asked(causal, window, softcap, lengths, lengths_kv)
+    packed = _packed(lengths, lengths_kv, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
+    optional = {"out": out, "scales": scales, "alibi_slopes": alibi_slopes, "sinks": sinks}
+    return _call(q, k, v, kernel, optional, softmax_scale, asked, packed, return_lse, config, only_chooses=True).kernel
 
 
 def _asked(
     causal: bool,
     window: tuple[int, int] | None,
+    softcap: float | None,
     lengths: Sequence[int] | None,
     lengths_kv: Sequence[int] | None,
 ) -> dict[str, object]:
@@ -219,12 +292,81 @@ def _asked(
     asked: dict[str, object] = {"causal": causal}
     if window is not None:
         asked |= zip(("window_left", "window_right"), _window(window), strict=True)
+    if softcap is not None:
+        asked["softcap"] = _number("softcap", softcap)
     if lengths is not None:
         asked["lengths"] = _lengths("lengths", lengths)
     keys = lengths if lengths_kv is None else lengths_kv
     if keys is not None:
         asked["lengths_kv"] = _lengths("lengths_kv", keys)
     return asked
+
+
+def _packed(
+    lengths: object,
+    lengths_kv: object,
+    cu_seqlens_q: Sequence[int] | None,
+    cu_seqlens_k: Sequence[int] | None,
+    max_seqlen_q: int | None,
+    max_seqlen_k: int | None,
+) -> dict[str, object] | None:
+    """The fields of the problem that packed sequences determine; None if they are not packed."""
+    if cu_seqlens_q is None:
+        for name, given in (
+            ("cu_seqlens_k", cu_seqlens_k),
+            ("max_seqlen_q", max_seqlen_q),
+            ("max_seqlen_k", max_seqlen_k),
+        ):
+            if given is not None:
+                raise ValueError(f"{name} is given, and cu_seqlens_q is None; give both")
+        return None
+    for name, other in (("lengths", lengths), ("lengths_kv", lengths_kv)):
+        if other is not None:
+            raise ValueError(
+                f"{name} and cu_seqlens_q are given; packed sequences have no padding, so leave {name} out"
+            )
+    of_q = _differences("cu_seqlens_q", cu_seqlens_q)
+    of_k = of_q if cu_seqlens_k is None else _differences("cu_seqlens_k", cu_seqlens_k)
+    if len(of_k) != len(of_q):
+        raise ValueError(
+            f"cu_seqlens_k has {len(of_k) + 1} numbers, and cu_seqlens_q {len(of_q) + 1}; they must have equally many"
+        )
+    sizes = {}
+    for name, field, given, own in (
+        ("max_seqlen_q", "seq_len", max_seqlen_q, of_q),
+        ("max_seqlen_k", "seq_len_kv", max_seqlen_k, of_k),
+    ):
+        longest = max(*own, 1)
+        sizes[field] = longest if given is None else _whole(name, given)
+        if sizes[field] < longest:
+            raise ValueError(f"{name} is {given}, and the longest sequence has {longest} rows; give at least that")
+    return {"packed": True, "batch": len(of_q), "lengths": of_q, "lengths_kv": of_k} | sizes
+
+
+def _differences(name: str, sums: Sequence[int]) -> list[int]:
+    """The lengths of sequences, from the sums of those before each."""
+    listed = sums.tolist() if hasattr(sums, "tolist") else sums  # a GPU's elements one by one would take long
+    numbers = _lengths(name, listed)
+    if len(numbers) < 2 or numbers[0] != 0:
+        raise ValueError(
+            f"{name} is {numbers}; it must begin with 0, and have one number more than there are sequences"
+        )
+    found = [after - before for before, after in itertools.pairwise(numbers)]
+    if min(found) < 0:
+        at = found.index(min(found))
+        raise ValueError(f"{name} falls from {numbers[at]} to {numbers[at + 1]}; it must not fall")
+    return found
+
+
+def _number(name: str, value: object) -> float:
+    if not isinstance(value, bool):
+        try:
+            return float(value)  # type: ignore[arg-type]
+        except (TypeError, ValueError) as error:
+            raise TypeError(f"{name} is {value!r}; allowed: None, or a number above 0") from error
+        except OverflowError as error:
+            raise ValueError(f"{name} is {value}; allowed: finite float32 numbers above 0") from error
+    raise TypeError(f"{name} is {value!r}; allowed: None, or a number above 0")
 
 
 def _window(window: tuple[int, int]) -> tuple[int, int]:
@@ -265,34 +407,88 @@ def _whole(name: str, value: object) -> int:
     return number
 
 
+@dataclasses.dataclass(frozen=True)
+class _Answer:
+    result: object  # out, or (out, lse)
+    milliseconds: float | None
+    kernel: str
+
+
 def _call(
     q: _arrays.AnyArray,
     k: _arrays.AnyArray,
     v: _arrays.AnyArray,
     kernel: str | int | None,
-    out: _arrays.AnyArray | None,
+    optional: dict[str, _arrays.AnyArray | None],
     softmax_scale: float | None,
-    scales: _arrays.AnyArray | None,
     asked: dict[str, object],
+    packed: dict[str, object] | None,
+    return_lse: bool,
     config: str | None,
-    timed: bool,
-) -> tuple[_arrays.AnyArray, float | None]:
+    timed: bool = False,
+    only_chooses: bool = False,
+) -> _Answer:
     kernel_name = _kernel_name(kernel)
     if config is not None and (not isinstance(config, str) or not config):
         raise TypeError(f"config is {config!r}; allowed: None, or the name of one of configs(kernel)")
+    if not isinstance(return_lse, bool):
+        raise TypeError(f"return_lse is {return_lse!r}; allowed: True, False")
     if softmax_scale is not None:
-        try:
-            softmax_scale = float(softmax_scale)
-        except (TypeError, ValueError) as error:
-            raise TypeError(f"softmax_scale is {softmax_scale!r}; allowed: None, or a number above 0") from error
-        except OverflowError as error:
-            raise ValueError(f"softmax_scale is {softmax_scale}; allowed: finite float32 numbers above 0") from error
+        softmax_scale = _number("softmax_scale", softmax_scale)
 
     library = _arrays.library_of("q", q)
-    optional = {"out": out, "scales": scales}
-    given = {"q": q, "k": k, "v": v} | {name: array for name, array in optional.items() if array is not None}
+    arrays = {"q": q, "k": k, "v": v} | {name: array for name, array in optional.items() if array is not None}
+    on_gpu, device = _check_together(library, arrays)
+    if timed and not on_gpu:
+        raise RuntimeError(
+            "forward_timed: q is in host memory, so the kernel would run on the virtual GPU, which has no clock; "
+            "give arrays on a GPU, or use forward()"
+        )
+
+    module = _gpu if on_gpu else _virtual_gpu
+    _check_dimensions(arrays, packed)
+    if "out" not in arrays:
+        dtype = library.dtype(q)
+        shape = q.shape if packed is None else (1, *q.shape)
+        arrays["out"] = _empty(library, module, q, shape, "float16" if dtype in _EIGHT_BITS else dtype, device)
+    if return_lse:
+        *rows, heads, _ = q.shape
+        shape = (heads, *rows) if packed else (rows[0], heads, *rows[1:])
+        arrays["lse"] = _empty(library, module, q, shape, "float32", device)
+    dtypes = {name: library.dtype(array) for name, array in arrays.items()}
+    dtypes |= {"lse": "float32"} if return_lse else {}
+    given_out = optional["out"]
+    if packed is not None:  # one batch entry with all sequences
+        arrays |= {name: arrays[name][None] for name in ("q", "k", "v")}
+        if given_out is not None:
+            arrays["out"] = given_out[None]
+    handed = {name: _arrays.hand_over(library, name, array, on_gpu) for name, array in arrays.items()}
+    findings, milliseconds, ran = module.forward(
+        handed,
+        dtypes,
+        kernel_name,
+        config or "",
+        softmax_scale,
+        asked | (packed or {}),
+        device,
+        library.stream(device) if on_gpu else 0,
+        library.waits,
+        timed,
+        only_chooses,
+    )
+    if findings:
+        raise FindingError(findings)
+    result = given_out
+    if result is None:
+        made = library.result(arrays["out"])
+        result = made if packed is None else made[0]
+    return _Answer((result, library.result(arrays["lse"])) if return_lse else result, milliseconds, ran)
+
+
+def _check_together(library: _arrays.Library, arrays: dict[str, _arrays.AnyArray]) -> tuple[bool, int]:
+    """Checks that all arrays are of this library and on one device, and returns whether that is a GPU, and which."""
     places: dict[str, tuple[bool, int]] = {}
-    for name, array in given.items():
+    for name, array in arrays.items():
         other = _arrays.library_of(name, array)
         if other.name != library.name:
             raise TypeError(f"{name} is an array of {other.name}, and q of {library.name}; they must be of one library")
@@ -302,48 +498,29 @@ def _call(
             raise ValueError(
                 f"{name} is {_place(*places[name])}, and q {_place(*places['q'])}; they must be on one device"
             )
-    on_gpu, device = places["q"]
-    if timed and not on_gpu:
-        raise RuntimeError(
-            "forward_timed: q is in host memory, so the kernel would run on the virtual GPU, which has no clock; "
-            "give arrays on a GPU, or use forward()"
-        )
-
-    module = _gpu if on_gpu else _virtual_gpu
-    dtypes = [library.dtype(array) for array in (q, k, v)]
-    if out is None:
-        dtype = "float16" if dtypes[0] in _EIGHT_BITS else dtypes[0]
-        dtypes.append(dtype)
-        out = library.output(q, dtype, lambda: _empty(module, q.shape, dtype, device))
-    else:
-        dtypes.append(library.dtype(out))
-    if scales is not None:
-        dtypes.append(library.dtype(scales))
-    findings, milliseconds = module.forward(
-        *(
-            _arrays.hand_over(library, name, array, on_gpu)
-            for name, array in {"q": q, "k": k, "v": v, "out": out}.items()
-        ),
-        None if scales is None else _arrays.hand_over(library, "scales", scales, on_gpu),
-        dtypes,
-        kernel_name,
-        config or "",
-        softmax_scale,
-        asked,
-        device,
-        library.stream(device) if on_gpu else 0,
-        library.waits,
-        timed,
-    )
-    if findings:
-        raise FindingError(findings)
-    return library.result(out), milliseconds
+    return places["q"]
 
 
-def _empty(module: ModuleType, shape: tuple[int, ...], dtype: str, device: int) -> object:
-    if len(shape) != 4:
-        raise ValueError(f"q has shape {tuple(shape)}; it must be [batch, seq_len, heads, head_dim]")
-    return module.empty(*shape, dtype, device)
+def _check_dimensions(arrays: dict[str, _arrays.AnyArray], packed: dict[str, object] | None) -> None:
+    """Checks what has to be known before the outputs are made. The extension modules check the rest."""
+    if packed is None:
+        if len(arrays["q"].shape) != 4:
+            shape = tuple(arrays["q"].shape)
+            raise ValueError(
+                f"q has shape {shape}, of {len(shape)} dimensions; it must be [batch, seq_len, heads, head_dim]"
+            )
+        return
+    for name in ("q", "k", "v", "out"):
+        if name in arrays and len(arrays[name].shape) != 3:
+            raise ValueError(
+                f"{name} has shape {tuple(arrays[name].shape)}; with cu_seqlens_q it must be [total, heads, head_dim]"
+            )
+
+
+def _empty(
+    library: _arrays.Library, module: ModuleType, like: _arrays.AnyArray, shape: Sequence[int], dtype: str, device: int
+) -> _arrays.AnyArray:
+    return library.output(like, tuple(shape), dtype, lambda: module.empty(list(shape), dtype, device))
 
 
 def _kernel_name(kernel: str | int | None) -> str:

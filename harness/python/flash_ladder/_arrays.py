@@ -41,9 +41,8 @@ class Library(abc.ABC):
         """The handle of the stream that receives work on the GPU with this ordinal."""
 
     @abc.abstractmethod
-    def output(self, like: AnyArray, dtype: str, allocate: Callable[[], object]) -> AnyArray:
-        """Contiguous memory for an output of `dtype`, which may differ from that of `like`: the library's own, or the
-        result of allocate()."""
+    def output(self, like: AnyArray, shape: tuple[int, ...], dtype: str, allocate: Callable[[], object]) -> AnyArray:
+        """Contiguous memory for an output, where `like` is: the library's own, or the result of allocate()."""
 
     def result(self, output: AnyArray) -> AnyArray:
         """The output as an array of the library."""
@@ -81,8 +80,8 @@ class NumPy(Library):
     def stream(self, device: int) -> int:
         return 0
 
-    def output(self, like: AnyArray, dtype: str, allocate: Callable[[], object]) -> AnyArray:
-        return sys.modules["numpy"].empty(like.shape, like.dtype if str(like.dtype) == dtype else dtype)
+    def output(self, like: AnyArray, shape: tuple[int, ...], dtype: str, allocate: Callable[[], object]) -> AnyArray:
+        return sys.modules["numpy"].empty(shape, like.dtype if str(like.dtype) == dtype else dtype)
 
 
 class PyTorch(Library):
@@ -124,9 +123,9 @@ class PyTorch(Library):
     def stream(self, device: int) -> int:
         return int(sys.modules["torch"].cuda.current_stream(device).cuda_stream)
 
-    def output(self, like: AnyArray, dtype: str, allocate: Callable[[], object]) -> AnyArray:
+    def output(self, like: AnyArray, shape: tuple[int, ...], dtype: str, allocate: Callable[[], object]) -> AnyArray:
         torch = sys.modules["torch"]
-        return torch.empty(like.shape, dtype=getattr(torch, dtype), device=like.device)
+        return torch.empty(shape, dtype=getattr(torch, dtype), device=like.device)
 
 
 class CuPy(Library):
@@ -138,9 +137,9 @@ class CuPy(Library):
     def stream(self, device: int) -> int:
         return int(sys.modules["cupy"].cuda.get_current_stream(device).ptr)
 
-    def output(self, like: AnyArray, dtype: str, allocate: Callable[[], object]) -> AnyArray:
+    def output(self, like: AnyArray, shape: tuple[int, ...], dtype: str, allocate: Callable[[], object]) -> AnyArray:
         with like.device:
-            return sys.modules["cupy"].empty(like.shape, like.dtype if str(like.dtype) == dtype else dtype)
+            return sys.modules["cupy"].empty(shape, like.dtype if str(like.dtype) == dtype else dtype)
 
 
 class Jax(Library):
@@ -165,7 +164,7 @@ class Jax(Library):
     def stream(self, device: int) -> int:
         return 0
 
-    def output(self, like: AnyArray, dtype: str, allocate: Callable[[], object]) -> AnyArray:
+    def output(self, like: AnyArray, shape: tuple[int, ...], dtype: str, allocate: Callable[[], object]) -> AnyArray:
         return allocate()
 
     def result(self, output: AnyArray) -> AnyArray:

@@ -1,0 +1,167 @@
+"""The Python package's fields of extensions on the virtual GPU, and the version that runs if none is named.
+
+Which versions solve a field changes as extensions are added: a field that no version solves must be refused by name,
+and all others must agree with float64.
+"""
+
+from __future__ import annotations
+
+import re
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from float64_attention import attention_and_lse
+from kernel_files import kernel_files
+from python_package import ROOT
+
+KERNELS = kernel_files(ROOT)
+NEWEST = [kernel.stem for kernel in KERNELS if kernel.number][-1]
+NEWEST_ANYWHERE = [kernel.stem for kernel in KERNELS if kernel.number and "/hopper/" not in kernel.file][-1]
+OF_HOPPER = {kernel.stem for kernel in KERNELS if "/hopper/" in kernel.file}
+SLOPES = np.array([0.5, 0.25, 0.125, 0.0625], np.float32)
+SINKS = np.array([0, 1, -2, 4], np.float32)
+
+
+def normal(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float16)
+
+
+Q, K, V = normal(1, 256, 4, 128), normal(1, 256, 4, 128, seed=1), normal(1, 256, 4, 128, seed=2)
+
+
+def assert_close(out: np.ndarray, expected: np.ndarray) -> None:
+    assert out.shape == expected.shape
+    assert np.array_equal(np.isneginf(out), np.isneginf(expected))
+    finite = np.isfinite(expected)
+    allowed = 2 * float(np.finfo(np.float16).eps) * max(np.abs(expected[finite], dtype=np.float64).max(initial=0), 1)
+    assert np.abs(out[finite].astype(np.float64) - expected[finite]).max(initial=0) <= allowed
+
+
+def which_or_refusal(fl: ModuleType, *arrays: np.ndarray, **fields: object) -> str | None:
+    """The version that runs; None if no version solves the fields, which the exception then names."""
+    try:
+        return fl.which(*arrays, **fields)
+    except ValueError as error:
+        assert re.search("no version supports it yet|together; leave one out| is not supported by ", str(error)), error
+        with pytest.raises(ValueError, match=re.escape(str(error))):
+            fl.forward(*arrays, **fields)
+        return None
+
+
+def test_the_newest_version_solves_plain_problems(fl: ModuleType) -> None:
+    assert fl.which(Q, K, V) == NEWEST
+    assert fl.which(Q[:, ::-1], K, V) == NEWEST_ANYWHERE
+    assert fl.which(Q, K, V, kernel=7) == "07_ldmatrix"
+
+
+def test_the_last_extension_of_the_track_solves_more(fl: ModuleType) -> None:
+    causal = fl.which(Q, K, V, causal=True)
+    assert causal in OF_HOPPER and causal not in (NEWEST, "hopper_log_sum_exp"), "the virtual GPU is a Hopper GPU"
+    assert fl.which(Q[:, ::-1], K, V, causal=True) not in OF_HOPPER, "TMA has no strides below 0"
+    assert fl.which(Q, K[:, :, :2], V[:, :, :2]) in OF_HOPPER
+    assert fl.which(Q, K, V, return_lse=True) in OF_HOPPER - {NEWEST}
+
+
+@pytest.mark.parametrize("rows", [(256, 256), (100, 77), (77, 100), (1, 33)])
+@pytest.mark.parametrize("kv_heads", [4, 2])
+@pytest.mark.parametrize("causal", [False, True])
+def test_any_length_with_and_without_lse(fl: ModuleType, rows: tuple[int, int], kv_heads: int, causal: bool) -> None:
+    arrays = Q[:, : rows[0]], K[:, : rows[1], :kv_heads], V[:, : rows[1], :kv_heads]
+    expected, expected_lse = attention_and_lse(*arrays, causal=causal)
+    assert_close(fl.forward(*arrays, causal=causal), expected)
+    out, lse = fl.forward(*arrays, causal=causal, return_lse=True)
+    assert_close(out, expected)
+    assert (lse.shape, lse.dtype) == ((1, 4, rows[0]), np.float32)
+    assert_close(lse, expected_lse)
+
+
+FIELDS: list[dict[str, Any]] = [
+    {"window": (9, -1)},
+    {"window": (-1, 5)},
+    {"window": (33, 64)},
+    {"window": (40, -1), "causal": True},
+    {"softcap": 3.0},
+    {"alibi_slopes": SLOPES, "causal": True},
+    {"sinks": SINKS},
+    {"softcap": 2.0, "alibi_slopes": SLOPES, "sinks": SINKS, "window": (50, 7)},
+]
+
+
+@pytest.mark.parametrize("fields", FIELDS, ids=lambda fields: "_".join(fields))
+def test_fields(fl: ModuleType, fields: dict[str, Any]) -> None:
+    arrays = Q[:, :100], K[:, :130], V[:, :130]
+    if which_or_refusal(fl, *arrays, **fields) is not None:
+        assert_close(fl.forward(*arrays, **fields), attention_and_lse(*arrays, **fields)[0])
+
+
+@pytest.mark.parametrize("fields", [{}, {"causal": True}, *FIELDS[-2:]], ids=lambda fields: "_".join(fields) or "plain")
+def test_packed_sequences(fl: ModuleType, fields: dict[str, Any]) -> None:
+    of_q, of_k = [0, 10, 10, 100], [0, 7, 70, 130]
+    arrays = Q[0, :100], K[0, :130], V[0, :130]
+    packed = {"cu_seqlens_q": of_q, "cu_seqlens_k": np.array(of_k, np.int32), "max_seqlen_q": 128, **fields}
+    packed["return_lse"] = True
+    if which_or_refusal(fl, *arrays, **packed) is None:
+        return
+    out, lse = fl.forward(*arrays, **packed)
+    assert (lse.shape, lse.dtype) == ((4, 100), np.float32)
+    for i in range(3):
+        rows, keys = slice(of_q[i], of_q[i + 1]), slice(of_k[i], of_k[i + 1])
+        one = Q[:, rows], K[:, keys], V[:, keys]
+        expected, expected_lse = attention_and_lse(*one, **fields)
+        assert_close(out[rows], expected[0])
+        assert_close(lse[:, rows], expected_lse[0])
+
+
+def test_lse_of_a_kernel_that_does_not_write_it(fl: ModuleType) -> None:
+    with pytest.raises(ValueError, match=r"^return_lse=True is not supported by 07_ldmatrix; leave it out, or use "):
+        fl.forward(Q, K, V, kernel=7, return_lse=True)
+    out, lse = fl.forward(Q, K, V, kernel="log_sum_exp", return_lse=True)
+    assert_close(lse, attention_and_lse(Q, K, V)[1])
+    assert np.array_equal(out, fl.forward(Q, K, V, kernel="log_sum_exp"))
+
+
+PACKED = {"q": Q[0], "k": K[0], "v": V[0]}
+REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
+    "softcap below 0": ({"softcap": -1}, ValueError, "softcap -1 is out of range; allowed: finite float32 numbers"),
+    "softcap type": ({"softcap": True}, TypeError, "softcap is True; allowed: None, or a number above 0"),
+    "slopes dtype": ({"alibi_slopes": np.ones(4)}, TypeError, "alibi_slopes has dtype float64; it must be float32"),
+    "sinks shape": ({"sinks": SINKS[:3]}, ValueError, "sinks has shape (3); it must be [heads of q], (4)"),
+    "sinks strides": ({"sinks": np.repeat(SINKS, 2)[::2]}, ValueError, "sinks has strides (2); it must be contiguous"),
+    "lse type": ({"return_lse": 1}, TypeError, "return_lse is 1; allowed: True, False"),
+    "no sums": ({"max_seqlen_q": 3}, ValueError, "max_seqlen_q is given, and cu_seqlens_q is None; give both"),
+    "shape": ({"cu_seqlens_q": [0, 256]}, ValueError, "q has shape (1, 256, 4, 128); with cu_seqlens_q it must be ["),
+    "no shape": (PACKED, ValueError, "q has shape (256, 4, 128), of 3 dimensions; it must be [batch, seq_len, "),
+    "rows": (PACKED | {"cu_seqlens_q": [0, 300]}, ValueError, "q has 256 rows, and cu_seqlens_q ends with 300; they"),
+    "keys": (
+        PACKED | {"cu_seqlens_q": [0, 256], "cu_seqlens_k": [0, 255]},
+        ValueError,
+        "k has 256 rows, and cu_seqlens_k ends with 255; they must be equal",
+    ),
+    "start": (PACKED | {"cu_seqlens_q": [1, 256]}, ValueError, "cu_seqlens_q is [1, 256]; it must begin with 0, and"),
+    "fall": (PACKED | {"cu_seqlens_q": [0, 256, 20]}, ValueError, "cu_seqlens_q falls from 256 to 20; it must not"),
+    "numbers": (
+        PACKED | {"cu_seqlens_q": [0, 256], "cu_seqlens_k": [0, 3, 256]},
+        ValueError,
+        "cu_seqlens_k has 3 numbers, and cu_seqlens_q 2; they must have equally many",
+    ),
+    "longest": (
+        PACKED | {"cu_seqlens_q": [0, 256], "max_seqlen_k": 3},
+        ValueError,
+        "max_seqlen_k is 3, and the longest sequence has 256 rows; give at least that",
+    ),
+    "lengths": (
+        PACKED | {"cu_seqlens_q": [0, 256], "lengths": [256]},
+        ValueError,
+        "lengths and cu_seqlens_q are given; packed sequences have no padding, so leave lengths out",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+@pytest.mark.parametrize("function", ["forward", "which"])
+def test_refused(fl: ModuleType, function: str, case: str) -> None:
+    change, error, message = REFUSED[case]
+    with pytest.raises(error, match="^" + re.escape(message)):
+        getattr(fl, function)(**({"q": Q, "k": K, "v": V} | change))

@@ -1,0 +1,88 @@
+// The problems that a version is checked with if it solves windows, packed sequences or changes of the scores.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+
+#include "problem/problem.h"
+#include "rules/support.h"
+#include "worker/check_sets.h"
+
+namespace flash_ladder {
+namespace {
+
+const AttentionProblem kRequested{.batch = 2, .heads = 3, .seq_len = 256, .seq_len_kv = 192};
+
+Version version_of_plain_problems() {
+  const Configuration configuration{.name = "128x64",
+                                    .dtype = Dtype::fp16,
+                                    .block_q = 128,
+                                    .block_kv = 64,
+                                    .head_dim = 128,
+                                    .num_warps = 4,
+                                    .stages = 1,
+                                    .step_kv = 64,
+                                    .smem_bytes = 0,
+                                    .traits = "",
+                                    .workspace_bytes = no_workspace,
+                                    .launch = {}};
+  return {.number = 6, .name = "swizzle", .source = "kernels/06_swizzle.cu", .configurations = {configuration}};
+}
+
+TEST(CheckSets, PackedSequencesAndScoresAreChecked) {
+  Version version = version_of_plain_problems();
+  const Configuration& configuration = version.configurations[0];
+  const auto count = [&](const std::function<bool(const AttentionProblem&)>& uses) {
+    const auto sets = check_sets(version, configuration, kRequested, {});
+    for (const CheckSet& set : sets) EXPECT_EQ(why_unsupported(version, configuration, set.problem), std::nullopt);
+    return std::ranges::count_if(sets, [&](const CheckSet& set) { return uses(set.problem); });
+  };
+  const auto packed = [](const AttentionProblem& p) { return p.packed; };
+  const auto changed = [](const AttentionProblem& p) { return p.softcap != 0 || p.alibi || p.sinks; };
+  EXPECT_EQ(count(packed) + count(changed), 0);
+  version.solves = {.packed = true};
+  EXPECT_GE(count(packed), 5);
+  EXPECT_GE(count([&](const AttentionProblem& p) { return packed(p) && p.batch == 40; }), 1);
+  version.solves = {.scores = true};
+  EXPECT_GE(count(changed), 6);
+  version.solves = {
+      .causal = true, .any_length = true, .kv_heads = true, .window = true, .packed = true, .scores = true};
+  EXPECT_GE(count([&](const AttentionProblem& p) { return packed(p) && changed(p); }), 2);
+  EXPECT_GE(count([&](const AttentionProblem& p) { return packed(p) && p.kv_heads != 0; }), 2);
+  EXPECT_GE(count([&](const AttentionProblem& p) { return packed(p) && p.window_left != kNoWindow; }), 2);
+}
+
+TEST(CheckSets, AWindowHasEitherSideOrBothAndRowsThatSeeNoKey) {
+  Version version = version_of_plain_problems();
+  const Configuration& configuration = version.configurations[0];
+  const auto count = [&](const std::function<bool(const AttentionProblem&)>& uses) {
+    const auto sets = check_sets(version, configuration, kRequested, {});
+    return std::ranges::count_if(sets, [&](const CheckSet& set) { return uses(set.problem); });
+  };
+  const auto left = [](const AttentionProblem& p) { return p.window_left != kNoWindow; };
+  const auto right = [](const AttentionProblem& p) { return p.window_right != kNoWindow; };
+  EXPECT_EQ(count(left) + count(right), 0);
+  version.solves = {.window = true};
+  EXPECT_EQ(count([](const AttentionProblem& p) { return p.causal; }), 0);
+  EXPECT_GE(count([&](const AttentionProblem& p) { return left(p) && p.window_right == p.window_left; }), 3);
+  EXPECT_GE(count([&](const AttentionProblem& p) { return left(p) && right(p) && p.window_right < p.window_left; }), 1);
+  EXPECT_GE(count([&](const AttentionProblem& p) { return left(p) && right(p) && p.window_right > p.window_left; }), 1);
+  EXPECT_GE(count([&](const AttentionProblem& p) { return left(p) && !right(p); }), 1);
+  EXPECT_GE(count([&](const AttentionProblem& p) { return !left(p) && right(p); }), 1);
+  EXPECT_GE(count([&](const AttentionProblem& p) {
+              return left(p) && visible_keys(p, 0, 0).begin == visible_keys(p, 0, 0).end;
+            }),
+            2);
+  const auto odd = [&](const AttentionProblem& p) { return (left(p) || right(p)) && p.seq_len % 128 != 0; };
+  EXPECT_EQ(count(odd), 0);
+  version.solves.any_length = true;
+  EXPECT_GE(count(odd), 3);
+  version.solves.causal = true;
+  EXPECT_GE(count([&](const AttentionProblem& p) { return left(p) && p.causal; }), 6);
+  EXPECT_GE(count([&](const AttentionProblem& p) { return p.window_left == 0 && p.causal; }), 1);
+  for (const CheckSet& set : check_sets(version, configuration, kRequested, {}))
+    EXPECT_EQ(set.problem, in_plainest_form(set.problem)) << set.name;
+}
+
+}  // namespace
+}  // namespace flash_ladder
