@@ -567,9 +567,13 @@ TEST(StudyFiles, NoConfigurationSpills) {
   const std::string recorded = "13.0.", toolkit = FLASH_LADDER_TOOLKIT;
   if (!toolkit.starts_with(recorded))
     GTEST_SKIP() << "spills are looked for under CUDA " << recorded << "x, and this is " << toolkit;
-  // On Ampere, causal needs a register too many with its mask. The spilled numbers are not used in the loop.
-  const auto may_spill = [](const Version& version, const std::string& architecture) {
-    return label(version) == "causal" && architecture != "sm_90" ? 24 : 0;
+  // From causal on, the extensions of 16 need a few registers too many. The spilled numbers are not used in the loop without
+  // a mask.
+  const std::set<std::string> short_of_registers = {"causal", "window", "grouped_heads", "lengths"};
+  const auto may_spill = [&](const Version& version, const std::string& architecture) {
+    if (!short_of_registers.contains(label(version))) return 0;
+    if (label(version) == "causal") return architecture == "sm_90" ? 0 : 24;
+    return architecture == "sm_90" ? 32 : 144;
   };
   int looked_at = 0;
   for_each_study([&](const Version& version, const Configuration& configuration, const std::string& architecture,

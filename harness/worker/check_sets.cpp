@@ -349,6 +349,10 @@ void add_other_fields(Sets& sets, const Solves& solves, const Configuration& con
     add_masked_too(sets, solves, "sequences of several lengths", other);
     other.lengths_kv = {1, other.seq_len_kv, other.seq_len_kv - configuration.block_kv + 1, other.seq_len_kv};
     add_masked_too(sets, solves, "sequences of several lengths, and other numbers of keys", other);
+    if (solves.window) {
+      other.window_left = 70;  // no limit on the right, so that only the lengths hide keys there
+      add_masked_too(sets, solves, "sequences of several lengths, and a window on the left", other);
+    }
   }
   if (solves.packed) add_packed(sets, solves, configuration);
   if (solves.scores) add_scores(sets, solves, configuration);
