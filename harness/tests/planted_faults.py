@@ -1783,6 +1783,62 @@ FAULTS += [
         "args.heads / args.kv_heads);",
         "args.kv_heads);",
     ),
+    Fault(
+        "a row sees a key too many on the left",
+        "hopper_window",
+        "Masks S if it is cut",
+        "(kWindow && key < first)",
+        "(kWindow && key + 1 < first)",
+    ),
+    Fault(
+        "tiles that the left edge cuts are taken for whole ones",
+        "hopper_window",
+        "Masks S if it is cut",
+        "place * kBlockKV >= end + 63 - width",
+        "place * kBlockKV >= end - width",
+    ),
+    Fault(
+        "a row's own key does not count in the width of the window",
+        "hopper_window",
+        "Multiples of the golden ratio",
+        "left + right + 1, right);",
+        "left + right, right);",
+    ),
+    Fault(
+        "the window has no limit on the right",
+        "hopper_window",
+        "A side without a limit",
+        "args.causal ? 0 : limit(args.window_right);",
+        "args.causal ? 0 : all;",
+    ),
+    Fault(
+        "a consumer leaves out the tile where a narrow window starts",
+        "hopper_window",
+        "The tiles that rows with ends",
+        "start + 1) - begin",
+        "1) - begin",
+    ),
+    Fault(
+        "hidden tiles are skipped after the first tile",
+        "hopper_window",
+        "After the first tile comes",
+        "kv_tile == start - kv_tiles.begin",
+        "kv_tile == 0",
+    ),
+    Fault(
+        "after the wrap, tiles are masked as if it had not happened",
+        "hopper_window",
+        "S = Q Kᵀ",
+        "(kWindow && start - kv_tile > kv_tiles.begin ? 0 : num_kv_tiles)",
+        "(kWindow && start - kv_tile > kv_tiles.begin ? 0 : 0)",
+    ),
+    Fault(
+        "the last CTA of a round moves on like all others",
+        "hopper_window",
+        "If causal, a CTA gets both",
+        "((q_tile + 1) % gridDim.x == 0 ? 1 : gridDim.x + 1)",
+        "(gridDim.x + 1)",
+    ),
 ]
 
 # Probes, not faults: these print a line for each row whose maximum changes when O is already relative to it, which is
