@@ -106,6 +106,8 @@ class PartsDirective(SphinxDirective):
                 return [banner]
             case parts.Drawing(name, alt):
                 return self.drawing(facts, name, alt)
+            case parts.Interactive() | parts.Guess() if self.env.app.builder.name == "revealjs":
+                return []  # slides do not load their scripts, and would count each section as a slide
             case parts.Interactive(name, title):
                 text = f'<section class="interactive" data-part="{name}" aria-label="{title}">'
                 return [html_of(f"{text}<p>{title}: this part needs JavaScript.</p></section>")]

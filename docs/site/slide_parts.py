@@ -1,22 +1,23 @@
 """Slides from chapters. A page of docs/site/slides/ says {slides of 06_swizzle} on a line of its own.
 
-It is replaced by one slide per section of that chapter, with the first sentence and the questions of each paragraph,
-and one slide for each drawing, quotation, table and piece of code. The whole text goes into the speaker's notes. So
-slides say what the chapter says, and their figures come from profiles/.
+It is replaced by slides that contain the first sentence and the questions of each paragraph, and each drawing,
+quotation, table and piece of code. The whole text goes into the speaker's notes. So slides say what the chapter says,
+and their figures come from profiles/.
 
-Parts that only a reader needs are left out: sources, further reading, and folded parts.
+slide_layout.py divides a chapter into slides. Parts that only a reader needs are left out: sources, further reading,
+and folded parts.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
 from typing import Any
 
 import parts
 import sources
 from docutils import nodes
 from facts import check_blank
+from slide_layout import Kind, Piece, parts_of_table, slides_of
 from sphinx.application import Sphinx
 from sphinx.util import logging
 from sphinx.util.docutils import SphinxRole
@@ -25,16 +26,9 @@ CHAPTERS = sources.PAGES / "chapters"
 NO_SLIDES = ("Further reading", "How to do the exercises")  # sections
 # The directives on slides; the others are for readers.
 SHOWN = ("quote", "drawing", "measured", "busy", "sass", "worked", "prediction")
-MOST_SENTENCES = 4  # on a slide
 ENTRY = re.compile(r"^(?:\d+\.|-) ")  # an entry of a list
+DIRECTIVE = re.compile(r"[`:]{3,}\{(\w+)\}")
 logger = logging.getLogger(__name__)
-
-
-@dataclass
-class Slide:
-    sentences: list[str] = field(default_factory=list)
-    shown: str = ""  # a directive, a list, a table or code
-    notes: list[str] = field(default_factory=list)
 
 
 def blocks_of(text: str) -> list[str]:
@@ -64,8 +58,11 @@ def blocks_of(text: str) -> list[str]:
     return found
 
 
-def main_sentences(paragraph: str) -> str:
-    """The first sentence, and every question. A full stop inside code, roles or emphasis does not end a sentence."""
+def main_sentences(paragraph: str, introduces: bool = False) -> str:
+    """The first sentence, every question, and what introduces the next block: "The loop has three parts:".
+
+    A full stop inside code, roles or emphasis does not end a sentence.
+    """
     kept: list[str] = []
 
     def keep(code: re.Match[str]) -> str:
@@ -74,7 +71,17 @@ def main_sentences(paragraph: str) -> str:
 
     text = re.sub(r"`[^`]*`", keep, " ".join(paragraph.split()))
     sentences = re.split(r"(?<=[.?!:])\)? (?=[^a-z0-9(])", text)
-    chosen = [sentence for i, sentence in enumerate(sentences) if i == 0 or sentence.endswith("?")]
+    last = len(sentences) - 1
+    chosen = [
+        sentence
+        for i, sentence in enumerate(sentences)
+        if i == 0
+        or sentence.endswith("?")
+        or (i == 1 and sentences[0].endswith(":"))
+        or (i == last and introduces and sentence.endswith(":"))
+    ]
+    if not introduces and chosen[-1].endswith(":"):  # what it introduces is not on the slides
+        chosen[-1] = f"{chosen[-1][:-1]}."
     return re.sub(r"\0(\d+)\0", lambda number: kept[int(number[1])], " ".join(chosen))
 
 
@@ -84,57 +91,38 @@ def without_links(text: str) -> str:
     return re.sub(r"\{term\}`([^<`]*?)(?: <[^`]*>)?`", r"\1", text)
 
 
-def slides_of_section(text: str) -> list[Slide]:
-    slides, slide = [], Slide()
-
-    def turn() -> None:
-        nonlocal slide
-        if slide.sentences or slide.shown:
-            slides.append(slide)
-        slide = Slide()
-
-    for block in blocks_of(text):
-        directive = re.match(r"[`:]{3,}\{(\w+)\}", block)
-        if directive and directive[1] not in SHOWN:
-            continue
-        entries = re.split(r"\n(?=(?:\d+\.|-) )", block) if ENTRY.match(block) else []
-        if entries:
-            turn()
-            shorter = [main_sentences(ENTRY.sub("", entry)) for entry in entries]
-            shorter = [ENTRY.findall(entry)[0] + text for entry, text in zip(entries, shorter, strict=True)]
-            for first in range(0, len(entries), MOST_SENTENCES + 1):
-                last = first + MOST_SENTENCES + 1
-                slide = Slide(shown="\n".join(shorter[first:last]), notes=entries[first:last])
-                turn()
-        elif directive or block.startswith(("```", "|")):
-            slide.shown = block
-            turn()
+def pieces_of_section(text: str) -> list[Piece]:
+    blocks = [block for block in blocks_of(text) if (found := DIRECTIVE.match(block)) is None or found[1] in SHOWN]
+    pieces: list[Piece] = []
+    for i, block in enumerate(blocks):
+        if ENTRY.match(block):
+            entries = re.split(r"\n(?=(?:\d+\.|-) )", block)
+            for entry in entries:
+                shorter = ENTRY.findall(entry)[0] + main_sentences(ENTRY.sub("", entry))
+                pieces.append(Piece(Kind.entry, shorter, entry))
+        elif block.startswith("|"):
+            pieces += [Piece(Kind.table, part) for part in parts_of_table(block)]
+        elif block.startswith(("```", ":::")):
+            pieces.append(Piece(Kind.shown, block))
         else:
-            if len(slide.sentences) == MOST_SENTENCES:
-                turn()
-            slide.sentences.append(main_sentences(block))
-            slide.notes.append(block)
-    turn()
-    return slides
+            introduces = i + 1 < len(blocks) and not is_paragraph(blocks[i + 1])
+            pieces.append(Piece(Kind.sentences, main_sentences(block, introduces), block, introduces))
+    return pieces
+
+
+def is_paragraph(block: str) -> bool:
+    return not ENTRY.match(block) and not block.startswith(("```", ":::", "|"))
 
 
 def markdown_of(chapter: str) -> str:
     """A chapter as slides: the slides of a section are stacked vertically, and sections follow horizontally."""
     text = without_links((CHAPTERS / f"{chapter}.md").read_text(encoding="utf-8"))
-    title, *sections = re.split(r"^##? (.*)\n", text, flags=re.MULTILINE)[1:]
-    parts = [f"## {title}\n", *(block for block in blocks_of(sections[0]) if block.startswith("```{chapter}"))]
-    for heading, body in zip(["", *sections[1::2]], sections[0::2], strict=True):
-        if heading in NO_SLIDES or not heading:
-            continue
-        for number, slide in enumerate(slides_of_section(body)):
-            parts.append(f"{'###' if number else '##'} {heading}\n")
-            sentences = [f"- {sentence}" for sentence in slide.sentences]
-            parts.append("\n".join(sentences) if len(sentences) > 1 else "".join(slide.sentences))
-            parts.append(slide.shown)
-            if slide.notes:
-                notes = "\n\n".join(slide.notes)
-                parts.append(f"~~~{{revealjs-notes}}\n{notes}\n~~~")
-    return "\n\n".join(part for part in parts if part) + "\n"
+    title, preface, *sections = re.split(r"^##? (.*)\n", text, flags=re.MULTILINE)[1:]
+    lead = [Piece(Kind.shown, block) for block in blocks_of(preface) if block.startswith("```{chapter}")]
+    named = [(heading, pieces_of_section(body)) for heading, body in zip(sections[::2], sections[1::2], strict=True)]
+    return "\n\n".join(
+        slide.markdown() for slide in slides_of([(title, lead), *(one for one in named if one[0] not in NO_SLIDES)])
+    )
 
 
 def write_slides(app: Sphinx, docname: str, source: list[str]) -> None:

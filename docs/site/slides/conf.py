@@ -30,6 +30,7 @@ revealjs_script_conf = {
     "height": 720,
     "margin": 0.03,
     "center": False,
+    "display": "flex",
     "transition": "none",
 }
 revealjs_script_plugins = [{"name": "RevealNotes", "src": "revealjs/plugin/notes/notes.js"}]

@@ -1,3 +1,3 @@
 "use strict";
-// The drawings' colours for a white page, whatever the browser prefers.
-document.body.dataset.theme = "light";
+// The drawings' colours for a white page, whatever the browser prefers. The script is loaded before there is a body.
+document.addEventListener("DOMContentLoaded", () => { document.body.dataset.theme = "light"; });
