@@ -17,6 +17,7 @@ bool is_name(std::string_view text) {
   return !text.empty() && text[0] >= 'a' && text[0] <= 'z' && std::all_of(text.begin(), text.end(), fits);
 }
 
+// "06_swizzle".
 bool is_numbered(std::string_view stem) {
   return stem.size() > 3 && is_digit(stem[0]) && is_digit(stem[1]) && stem[2] == '_' && is_name(stem.substr(3)) &&
          stem.substr(0, 2) != "00";
@@ -33,6 +34,7 @@ std::vector<Version>& registry() {
 // Extensions, which have no number, come last.
 bool comes_before(const Version& a, const Version& b) {
   if (a.is_extension() != b.is_extension()) return b.is_extension();
+  if (series(a.track) != series(b.track)) return series(a.track) < series(b.track);
   return a.is_extension() ? a.name < b.name : a.number < b.number;
 }
 
@@ -77,10 +79,15 @@ Version version_of_file(std::string_view path) {
     const std::string_view stem = file.substr(slash + 1, file.size() - slash - 1 - kEnding.size());
     Version version;
     version.source = file;
-    if ((folder.empty() || folder == "hopper/") && is_numbered(stem)) {
-      version.track = folder.empty() ? Track::ladder : Track::hopper;
-      version.number = 10 * (stem[0] - '0') + stem[1] - '0';
-      version.name = stem.substr(3);
+    for (const auto& [its_folder, track] :
+         {std::pair{std::string_view(""), Track::ladder}, std::pair{std::string_view("hopper/"), Track::hopper},
+          std::pair{std::string_view("decoding/"), Track::decoding}}) {
+      const std::string letter = series(track);
+      if (folder != its_folder || !stem.starts_with(letter) || !is_numbered(stem.substr(letter.size()))) continue;
+      const std::string_view numbered = stem.substr(letter.size());
+      version.track = track;
+      version.number = 10 * (numbered[0] - '0') + numbered[1] - '0';
+      version.name = numbered.substr(3);
       return version;
     }
     if ((folder == "extensions/" || folder == "hopper/extensions/") && is_name(stem)) {
@@ -92,12 +99,18 @@ Version version_of_file(std::string_view path) {
   throw std::invalid_argument(
       "'" + std::string(path) +
       "' is not the path of a kernel; allowed: kernels/NN_name.cu, kernels/hopper/NN_name.cu, "
-      "kernels/extensions/name.cu, kernels/hopper/extensions/name.cu, with small letters, digits "
-      "and _ in the name");
+      "kernels/decoding/DNN_name.cu, kernels/extensions/name.cu, kernels/hopper/extensions/name.cu, with small letters, "
+      "digits and _ in the name");
+}
+
+std::string series(Track track) { return track == Track::decoding ? "D" : ""; }
+
+bool in_one_series(const Version& a, const Version& b) {
+  return !a.is_extension() && !b.is_extension() && series(a.track) == series(b.track);
 }
 
 std::string kernel_id(const Version& version) {
-  return version.is_extension() ? version.name : two_digits(version.number);
+  return version.is_extension() ? version.name : series(version.track) + two_digits(version.number);
 }
 
 std::string label(const Version& version) {
@@ -124,6 +137,7 @@ Registration::Registration(Description description) {
   Version version = version_of_file(description.source);
   version.extends = description.extends;
   version.architecture = description.architecture;
+  version.most_queries = description.most_queries;
   version.solves = description.solves;
   for (const BasicConfiguration<const char*>& configuration : description.configurations)
     version.configurations.push_back(kept(configuration));

@@ -21,27 +21,32 @@ class KernelFile:
 
     @property
     def number(self) -> int | None:
-        """None: an extension of the ladder has no number."""
-        return None if Path(self.file).parent.name == "extensions" else number_of(self.stem)
+        """Its place on the ladder and the Hopper track. None: an extension, or a version of another track."""
+        return None if Path(self.file).parent.name in ("extensions", "decoding") else number_of(self.stem)
+
+    @property
+    def is_decoding(self) -> bool:
+        return Path(self.file).parent.name == "decoding"
 
     @property
     def kernel(self) -> str:
-        """Its name for --kernel and in JSON: "06", "causal"."""
-        return self.stem if self.number is None else self.stem[:2]
+        """Its name for --kernel and in JSON: "06", "D01", "causal"."""
+        return self.stem if self.number is None and not self.is_decoding else self.stem.split("_")[0]
 
     @property
     def name(self) -> str:
-        return self.stem if self.number is None else self.stem[3:]
+        return self.stem if self.kernel == self.stem else self.stem.split("_", 1)[1]
 
     @property
     def label(self) -> str:
-        """Its name in tables and plots: "06 swizzle", "causal"."""
-        return self.name if self.number is None else f"{self.kernel} {self.name}"
+        """Its name in tables and plots: "06 swizzle", "D01 one_query", "causal"."""
+        return self.name if self.kernel == self.stem else f"{self.kernel} {self.name}"
 
 
 def kernel_files(root: Path) -> list[KernelFile]:
-    """All kernels of a source tree: in order of number, followed by the extensions by name."""
-    patterns = ("[0-9][0-9]_*.cu", "hopper/[0-9][0-9]_*.cu", "extensions/*.cu", "hopper/extensions/*.cu")
+    """All kernels of a source tree: in order of number, then those for decoding, then the extensions by name."""
+    patterns = ("[0-9][0-9]_*.cu", "hopper/[0-9][0-9]_*.cu", "decoding/D[0-9][0-9]_*.cu")
+    patterns += ("extensions/*.cu", "hopper/extensions/*.cu")
     found = [path for pattern in patterns for path in (root / "kernels").glob(pattern)]
     files = [KernelFile(path.relative_to(root).as_posix()) for path in found]
-    return sorted(files, key=lambda one: (one.number is None, one.number or 0, one.name))
+    return sorted(files, key=lambda one: (one.number is None, one.number or 0, not one.is_decoding, one.stem))

@@ -9,6 +9,7 @@
             of a version that solves any length: 1 row or key, and numbers of them next to multiples of the tiles; if it
             solves causal problems, the same with the mask, and with the data below and several query tiles
             of a version that solves grouped heads: 1, 2 and 3 heads of K and V for 6 of Q, also causal
+            of a version for few queries: caches of all lengths around whole tiles, and 1 to 8 queries
             of a version that solves windows: widths next to multiples of the tiles, on one side and on both
             of an extension: problems with all the fields that it solves, drawn from a seed
             batch 70,000 and heads 70,000: right, or refused with the limit
@@ -81,6 +82,8 @@ def case(
     """`sizes` are batch, heads, seq_len and seq_len_kv. Only this problem is checked, unless requested otherwise."""
     problem = dict(zip(("batch", "heads", "seq_len", "seq_len_kv"), sizes, strict=True))
     problem |= {"head_dim": HEAD_DIM, "dtype": c.dtype}
+    if c.most_queries:
+        problem["seq_len"] = min(problem["seq_len"], c.most_queries)
     return Case(name, c, problem, {"only_requested_problem": True} | request, may_be_refused)
 
 
@@ -119,6 +122,8 @@ def cases(c: Configuration, on_gpu: bool) -> list[Case]:
                 found.append(replace(grouped, name=f"{grouped.name}, causal", problem=problem))
     if "window" in c.solves:
         found += window_cases(c)
+    if c.most_queries:
+        found += decoding_cases(c)
     found += [random_case(c, seed) for seed in range(RANDOM_ON_GPU if on_gpu else RANDOM) if c.solves]
     if on_gpu:  # on all SMs, so that CTAs run at the same time; 01 to 03 would take too long for more
         found.append(case(f"{launches} launches that fill the GPU", c, (2, 16, 1024, 1024), launches=launches))
@@ -135,7 +140,7 @@ def any_length_cases(c: Configuration) -> list[Case]:
     q, kv = c.block_q, c.block_kv
     lengths = [(1, 1), (1, 3 * kv + 1), (3 * q + 1, 1), (q - 1, kv - 1), (q + 1, kv + 1), (2 * q - 1, 4 * kv + 1)]
     lengths += [(17 * i + 1, kv + i) for i in range(2, 17)]
-    return [case("any length", c, (2, 3, rows, max(keys, 1))) for rows, keys in lengths]
+    return [case("any length", c, (2, 3, max(rows, 1), max(keys, 1))) for rows, keys in lengths]
 
 
 def causal_cases(c: Configuration) -> list[Case]:
@@ -161,6 +166,21 @@ def window_cases(c: Configuration) -> list[Case]:
     return found
 
 
+def decoding_cases(c: Configuration) -> list[Case]:
+    """Caches of all lengths around whole tiles, and long ones that many CTAs share, next to short ones."""
+    kv = c.block_kv
+    lengths = sorted({max(tiles * kv + more, 0) for tiles in (0, 1, 2, 7) for more in (-1, 0, 1)})
+    one = case("caches of all lengths", c, (len(lengths), 8, 1, 8 * kv))
+    long = case("a long cache beside short ones", c, (4, 8, 1, 5000))
+    found = [with_fields(one, kv_heads=kv_heads, lengths_kv=lengths) for kv_heads in (1, 2, 8)]
+    found += [with_fields(long, kv_heads=2, lengths_kv=[5000, 1, 0, 4097])]
+    found += [
+        with_fields(case(f"{queries} queries", c, (2, 6, queries, 3 * kv + 1)), kv_heads=2)
+        for queries in range(1, c.most_queries + 1)
+    ]
+    return found
+
+
 def random_case(c: Configuration, seed: int) -> Case:
     """A problem with the fields that the version solves. Each field is left out in some of them."""
     # The same problems for every configuration with the same tiles; random.Random takes text, too.
@@ -174,6 +194,8 @@ def random_case(c: Configuration, seed: int) -> Case:
 
     heads = draw.choice([1, 2, 3, 4, 6])
     batch, queries, keys = draw.randint(1, 3), length(c.block_q), length(c.block_kv)
+    if c.most_queries:
+        queries = draw.randint(1, c.most_queries)
     if draw.random() < 0.3 and (queries % c.block_kv == 0 or "any_length" in c.solves):
         keys = queries
     fields: dict[str, Any] = {"causal": True} if draw.random() < 0.4 else {}

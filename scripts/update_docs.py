@@ -473,6 +473,20 @@ def extension_cell(device: Device, name: str, base: str) -> str:
     return f"{three_digits(here)} ({gain(here / there)})"
 
 
+def decoding_cell(device: Device, kernel: str, kv_heads: int) -> str:
+    """GB/s of K and V of a version of the decoding track, with 32 heads, at batch 16 and 32,768 keys."""
+    stem = next((one.stem for one in kernel_files(ROOT) if one.kernel == kernel), kernel)
+    path = ROOT / "profiles" / device.folder / f"{stem}.json"
+    if not path.exists():
+        return "not recorded"
+    wanted = {"batch": 16, "heads": 32, "seq_len": 1, "seq_len_kv": 32768, "head_dim": 128, "dtype": "fp16"}
+    if kv_heads != wanted["heads"]:
+        wanted["kv_heads"] = kv_heads
+    results = json.loads(path.read_text(encoding="utf-8"))["results"]
+    found = [one["kv_gb_per_s"] for one in results if one["problem"] == wanted]
+    return f"{max(found):,.0f}" if found else "not recorded"
+
+
 def step_cell(device: Device, number: int, seq_len: int) -> str:
     """The gain over the version before."""
     shape = next((shape for shape in device.shapes() if shape.seq_len == seq_len), None)
@@ -545,6 +559,7 @@ def fill_ladder_log(text: str, device: Device, others: list[Device]) -> str:
         r"tflops (\d\d)": lambda number: ladder_log_cell(device, int(number)),
         r"verdict (\d\d)": lambda number: verdict_cell(device, int(number)),
         r"tflops ([a-z]\w*) of (\w+)": lambda name, base: extension_cell(device, name, base),
+        r"kv_gb_per_s (D\d\d) (\d+)": lambda kernel, kv_heads: decoding_cell(device, kernel, int(kv_heads)),
         r"step (\d\d) (\d+)": lambda number, seq_len: step_cell(device, int(number), int(seq_len)),
         r"rule seq_len": lambda: str(SHAPE.seq_len),
         r"rule within": lambda: f"{WITHIN:g}",

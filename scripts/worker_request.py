@@ -28,6 +28,7 @@ class Configuration:
     block_q: int  # seq_len must be a multiple, unless the version solves any length
     block_kv: int  # the same for seq_len_kv
     code_hash: str  # hash of the version's source, as in recorded profiles
+    most_queries: int = 0  # the longest seq_len; 0: any
     solves: frozenset[str] = frozenset()  # what it solves beyond the plain problem: "any_length"
 
     @property
@@ -83,6 +84,7 @@ def configurations(
                     block_q=one["block_q"],
                     block_kv=one["block_kv"],
                     code_hash=version["code_hash"],
+                    most_queries=version["most_queries"],
                     solves=frozenset(field for field, solved in version["solves"].items() if solved),
                 )
                 for one in version["configurations"]
@@ -116,6 +118,8 @@ def run_worker(
 ) -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]:
     """Runs `tool… harness-worker-gpu REQUEST` and returns what was printed, and the worker's last event."""
     problem = SMALL_PROBLEM | {"dtype": configuration.dtype} | request.get("problem", {})
+    if configuration.most_queries:
+        problem["seq_len"] = min(problem["seq_len"], configuration.most_queries)
     whole = {"command": "run", "kernel": configuration.kernel, "config": configuration.config}
     command = [*tool, str(build / "harness-worker-gpu"), json.dumps(whole | request | {"problem": problem})]
     with tempfile.NamedTemporaryFile(encoding="utf-8", mode="r") as events:

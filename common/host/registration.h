@@ -88,6 +88,7 @@ struct Description {
   const char* source;        // __FILE__
   const char* extends = "";  // of an extension: what it is compared with, as --kernel names it ("16", "causal")
   Architecture architecture = Architecture::sm_80;
+  int most_queries = 0;  // the longest seq_len that it solves; 0: any
   Solves solves = {};
   // In order of preference: of those with the right type, the first that fits the device is launched.
   std::vector<BasicConfiguration<const char*>> configurations;

@@ -26,6 +26,7 @@ static_assert(std::size(kSolves) == sizeof(Solves), "every member of Solves is i
 enum class Track {
   ladder,     // kernels/NN_name.cu
   hopper,     // kernels/hopper/NN_name.cu
+  decoding,   // kernels/decoding/DNN_name.cu
   extension,  // kernels/extensions/name.cu, kernels/hopper/extensions/name.cu
 };
 
@@ -33,13 +34,14 @@ enum class Track {
 struct Version {
   // From the path of its file.
   Track track = Track::ladder;
-  int number = 0;      // 6; 0: an extension has none
+  int number = 0;      // 6, and 1 for D01; 0: an extension has none
   std::string name;    // "swizzle"
   std::string source;  // from the root of the project: "kernels/06_swizzle.cu"
   // The rest of its Description. Until its code registers it, there are no configurations, and the other fields are what the
   // program that announced it knows.
   std::string extends = "";
   Architecture architecture = Architecture::sm_80;
+  int most_queries = 0;
   Solves solves = {};
   std::vector<Configuration> configurations;
   bool is_registered = false;
@@ -47,7 +49,13 @@ struct Version {
   bool is_extension() const { return track == Track::extension; }
 };
 
-/// Its name in --kernel, JSON and requests: "06", "causal".
+/// What precedes the numbers of a track: "D" for decoding, and nothing for the ladder and the Hopper track, which share one
+/// series of numbers.
+std::string series(Track track);
+/// Whether the numbers of both versions are in one series. False for extensions, which have none.
+bool in_one_series(const Version& a, const Version& b);
+
+/// Its name in --kernel, JSON and requests: "06", "D01", "causal".
 std::string kernel_id(const Version& version);
 /// The name of its file, and of its profiles: "06_swizzle", "causal".
 std::string label(const Version& version);
@@ -63,8 +71,8 @@ Version version_of_file(std::string_view path);
 /// Adds a version whose code is loaded later. Throws std::invalid_argument for a second version with the same number or name.
 void announce(Version version);
 
-/// All announced and registered versions, in order of number, then the extensions by name. Pointers to them stay valid when
-/// an announced version is registered.
+/// All announced and registered versions: each series in order of number, then the extensions by name. Pointers to them
+/// stay valid when an announced version is registered.
 const std::vector<Version>& versions();
 
 }  // namespace flash_ladder

@@ -149,8 +149,9 @@ class Facts:
         """kernels/06_swizzle.cu"""
         return self._kernel(number).file
 
-    def _kernel(self, number: int) -> KernelFile:
-        found = [kernel for kernel in kernel_files(ROOT) if kernel.number == number]
+    def _kernel(self, number: int | str) -> KernelFile:
+        """`number` is 6, or "D01": a version of another track is called by its name for --kernel."""
+        found = [kernel for kernel in kernel_files(ROOT) if number in (kernel.number, kernel.kernel)]
         if len(found) != 1:
             raise FactError(f"{len(found)} versions have the number {number:02}")
         return found[0]
@@ -290,6 +291,20 @@ class Facts:
     def extension(self, name: str, number: int, seq_len: int = SEQ_LEN) -> float:
         """The speedup of an extension over a version, both measured in the same way."""
         return self._ratio(name, self.stem(number), seq_len)
+
+    def kv_gb_per_s(self, kernel: str, batch: int, keys: int, kv_heads: int = 8) -> float:
+        """The metric of the decoding track, by `harness --record`, for one query and 32 heads in fp16."""
+        found = [
+            result["kv_gb_per_s"]
+            for result in self._profile(DEVICE, kernel)["results"]
+            if result["problem"].get("kv_heads", 32) == kv_heads
+            and (result["problem"]["batch"], result["problem"]["seq_len_kv"]) == (batch, keys)
+            and result["problem"]["dtype"] == "fp16"
+            and "lengths_kv" not in result["problem"]
+        ]
+        if not found:
+            raise NotRecordedError(f"{kernel} is not recorded at batch {batch} with {keys} keys")
+        return max(found)
 
     def _ratio(self, stem: str, other: str, seq_len: int) -> float:
         shape = Shape(seq_len, BATCH[seq_len])

@@ -74,7 +74,7 @@ int main(int argc, char** argv) {
     const auto options = parse_options(argc, argv);
     if (!options) return kExitOk;
     announce_kernels();
-    const int code = run(*options);
+    const int code = run(for_track(*options));
     return code == kExitOk && any_left_out() ? static_cast<int>(kExitUnavailable) : code;
   } catch (const UsageError& error) {
     complain(error.what());

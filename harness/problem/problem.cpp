@@ -250,6 +250,15 @@ double tensor_bytes(const AttentionProblem& problem) {
   return (input_bytes * (rows + 2 * rows_kv) + output_bytes * rows) * problem.head_dim;
 }
 
+double kv_gb_per_s(const AttentionProblem& problem, double tflops) {
+  double keys = 0;
+  for (std::int64_t batch = 0; batch < problem.batch; ++batch) keys += num_keys(problem, batch);
+  const double element_bytes = problem.dtype == Dtype::e4m3 ? 1 : 2;
+  const double bytes = 2 * keys * num_kv_heads(problem) * problem.head_dim * element_bytes;
+  const double operations = floating_point_operations(problem);
+  return operations > 0 ? bytes / operations * tflops * 1e3 : 0;
+}
+
 ExtendedArgs launch_args(const AttentionProblem& problem, const Tensors& tensors, float softmax_scale,
                          void* workspace) {
   ExtendedArgs args;

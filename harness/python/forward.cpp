@@ -274,7 +274,7 @@ const Version& version_of(const std::string& kernel, const DeviceInfo* device) {
   };
   const Version* newest = nullptr;
   for (const Version& version : versions())
-    if (!version.is_extension() && runs(version)) newest = &version;
+    if (!version.is_extension() && version.most_queries == 0 && runs(version)) newest = &version;
   if (kernel.empty() && newest != nullptr) return *newest;
   try {
     return select_version(kernel);

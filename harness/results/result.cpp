@@ -227,6 +227,7 @@ void to_json(json& json, const Result& result) {
           {"findings", result.findings},
           {"static", known_or_null(result.static_study)}};
   if (result.data != Distribution::normal) json["data"] = result.data;  // keeps older files unchanged
+  if (result.tflops && is_decoding(result.problem)) json["kv_gb_per_s"] = kv_gb_per_s(result.problem, *result.tflops);
   if (result.counters) json["counters"] = counters_to_json(*result.counters, Zeros::kept);
   if (!result.checked.empty()) json["checked"] = result.checked;
   if (result.load) json["load"] = *result.load;

@@ -146,6 +146,9 @@ std::optional<std::string> why_unsupported(const Version& version, const Configu
     return fmt::format("{} {} is not supported by {}; allowed: {}", words.size("head_dim"), problem.head_dim,
                        label(version), configuration.head_dim);
   if (auto why = why_not_solved(version, problem, words)) return why;
+  if (version.most_queries > 0 && problem.seq_len > version.most_queries)
+    return fmt::format("{} {} is not supported by {}, which is made for few queries; allowed: 1 to {}",
+                       words.size("seq_len"), problem.seq_len, label(version), version.most_queries);
   if (version.solves.any_length || problem.packed) return std::nullopt;  // packed: seq_len is only an upper limit
   if (auto why = why_not_whole_tiles(version, configuration, words.size("seq_len"), "query rows", problem.seq_len,
                                      configuration.block_q, words))

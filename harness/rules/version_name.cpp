@@ -30,20 +30,29 @@ const Version* find_version(const std::string& typed) {
   const auto number = parse_number(text.substr(0, underscore));
   for (const Version& version : versions()) {
     const bool name_fits = underscore == std::string::npos || text.substr(underscore + 1) == version.name;
-    if (!version.is_extension() && number == version.number && name_fits) return &version;
+    if (number && number == number_of(version) && name_fits) return &version;
   }
   return nullptr;
 }
 
 }  // namespace
 
-std::optional<int> parse_number(const std::string& text) {
-  int number = 0;
+std::optional<TypedNumber> parse_number(const std::string& text) {
+  TypedNumber typed;
   const std::size_t first = std::min(text.find_first_not_of(' '), text.size());
   const char *begin = text.data() + first, *end = text.data() + text.find_last_not_of(' ') + 1;
-  const auto [stop, error] = std::from_chars(begin, std::max(begin, end), number);
-  if (error != std::errc{} || stop != end || number < 0) return std::nullopt;
-  return number;
+  if (begin < end && (*begin == 'D' || *begin == 'd')) {
+    typed.series = series(Track::decoding);
+    ++begin;
+  }
+  const auto [stop, error] = std::from_chars(begin, std::max(begin, end), typed.number);
+  if (error != std::errc{} || stop != end || typed.number < 0) return std::nullopt;
+  return typed;
+}
+
+std::optional<TypedNumber> number_of(const Version& version) {
+  if (version.is_extension()) return std::nullopt;
+  return TypedNumber{series(version.track), version.number};
 }
 
 std::string known_versions() {

@@ -1,4 +1,5 @@
-// Ways to name a version: 7, 07, 07_ldmatrix, ldmatrix or kernels/07_ldmatrix.cu; an extension by its name alone.
+// Ways to name a version: 7, 07, 07_ldmatrix, ldmatrix or kernels/07_ldmatrix.cu; in the same way D1, D01 and so on; an
+// extension by its name alone.
 #pragma once
 
 #include <optional>
@@ -8,8 +9,18 @@
 
 namespace flash_ladder {
 
+/// A number, and the series in which it counts: "" and 7, "D" and 1.
+struct TypedNumber {
+  std::string series;
+  int number = 0;
+
+  bool operator==(const TypedNumber&) const = default;
+};
+
 /// The number of a version, whether that version exists or not; nullopt if the text is not a number.
-std::optional<int> parse_number(const std::string& text);
+std::optional<TypedNumber> parse_number(const std::string& text);
+/// That of this version; nullopt for an extension.
+std::optional<TypedNumber> number_of(const Version& version);
 
 /// "01_naive, 02_online_softmax, …", for messages.
 std::string known_versions();

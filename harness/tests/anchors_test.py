@@ -19,7 +19,7 @@ from kernel_files import kernel_files  # noqa: E402
 from kernel_places import PlaceError, Places  # noqa: E402
 
 QUOTE = re.compile(r"^ *```\{quote\} (?P<file>\S+)\n(?P<options>(?: *:[\w-]+: .*\n)+)", re.MULTILINE)
-COUNTED = re.compile(r"\bat\((?P<number>\d+), '(?P<place>[^']+)'")
+COUNTED = re.compile(r"\bat\((?P<number>\d+|'D\d\d'), '(?P<place>[^']+)'")
 DEBUG = re.compile(r"inline const Place (?P<what>\w+)\{(?P<names>[^}]*)\};")
 # What --debug needs in every version from 02 on, because each has an online softmax.
 SOFTMAX = ("m", "l", "rescale_O", "divide", "store", "use_K", "use_V", "loop", "scale")
@@ -44,7 +44,7 @@ REPOSITORY = Tree(ROOT)
 
 def missing_in_pages(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setattr(sources, "ROOT", tree.kernels)
-    numbers = {kernel.number: kernel.file for kernel in kernel_files(ROOT)}
+    files = {kernel.kernel: kernel.file for kernel in kernel_files(ROOT)}
     for page in sorted((ROOT / "docs" / "source").rglob("*.md")):
         text, name = page.read_text(encoding="utf-8"), page.relative_to(ROOT).as_posix()
         for quoted in QUOTE.finditer(text):
@@ -60,7 +60,7 @@ def missing_in_pages(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> Iterator[st
                     yield f"{name}: {error}"
         for counted in COUNTED.finditer(text):
             try:
-                tree.places(numbers[int(counted["number"])]).part(counted["place"])
+                tree.places(files[counted["number"].strip("'").zfill(2)]).part(counted["place"])
             except PlaceError as error:
                 yield f"{name}: {error}"
 

@@ -21,6 +21,7 @@ from kernel_files import kernel_files  # noqa: E402
 KERNELS = kernel_files(ROOT)
 NAMES = [kernel.stem for kernel in KERNELS]
 IN_8_BITS = ["fp8"]  # compute e4m3 and nothing else
+DECODING = [kernel.stem for kernel in KERNELS if kernel.is_decoding]  # solve another problem than all others
 NUMBERS = [kernel.kernel for kernel in KERNELS]  # as for --kernel
 # The kernels that run on sm_80.
 AMPERE = [kernel for kernel in KERNELS if "/hopper/" not in kernel.file]

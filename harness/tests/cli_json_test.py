@@ -43,9 +43,11 @@ def test_what_was_not_measured_is_null(cli: Cli) -> None:
     assert [result["name"] for result in results] == [kernel.name for kernel in KERNELS]
     for result in results:
         in_8_bits = result["name"] in IN_8_BITS  # it is not in the tables for 16 bits
-        assert result["status"] == ("skipped" if in_8_bits else "ok")
+        is_decoding = result["kernel"].startswith("D")  # nor in those for many queries
+        assert result["status"] == ("skipped" if in_8_bits or is_decoding else "ok")
         assert not in_8_bits or ("fp16" in result["reason"] and "--dtype e4m3" in result["reason"])
-        assert in_8_bits or result["reason"] is None
+        assert not is_decoding or "seq-len 4096" in result["reason"]
+        assert in_8_bits or is_decoding or result["reason"] is None
         for member in ("device", "correct", "max_abs_error", "relative_error", "ms", "tflops", "counters"):
             assert result[member] is None
 

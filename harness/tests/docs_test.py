@@ -853,7 +853,8 @@ def test_every_kernel_has_its_idea_in_a_table_and_its_row_in_the_log(kernel: Ker
         table = (ROOT / "README.md").read_text().split("\n## The versions\n")[1].split("\n## ")[0]
         row = f"\n| [{kernel.label}]({kernel.file}) | "
     else:
-        table = (ROOT / "docs" / "results.md").read_text().split("\n## Extensions\n")[1]
+        heading = "The decoding track" if kernel.is_decoding else "Extensions"
+        table = (ROOT / "docs" / "results.md").read_text().split(f"\n## {heading}\n")[1].split("\n## ")[0]
         row = f"\n| {kernel.label} | "
     assert row in table, "CONTRIBUTING.md says where a new version is entered"
     log = (ROOT / "docs" / "ladder_log.md").read_text()
@@ -861,13 +862,19 @@ def test_every_kernel_has_its_idea_in_a_table_and_its_row_in_the_log(kernel: Ker
     assert len(rows) == 1, f"docs/ladder_log.md has {len(rows)} rows of {kernel.label}; CONTRIBUTING.md shows the one"
     if kernel.number:
         marks = [f"<!-- {mark} {kernel.kernel} -->" for mark in ("predicted", "tflops", "verdict")]
+    elif kernel.is_decoding:
+        marks = [f"<!-- kv_gb_per_s {kernel.kernel} {kv_heads} -->" for kv_heads in (8, 32)]
     else:
         marks = [f"<!-- tflops {kernel.name} of "]
     for mark in marks:
         assert mark in rows[0], f"docs/ladder_log.md: the row of {kernel.label} has no {mark}, for update_docs.py"
 
 
-@pytest.mark.parametrize("kernel", [kernel for kernel in kernel_files(ROOT) if kernel.number], ids=lambda one: one.stem)
+@pytest.mark.parametrize(
+    "kernel",
+    [kernel for kernel in kernel_files(ROOT) if kernel.number or kernel.is_decoding],
+    ids=lambda one: one.stem,
+)
 def test_every_version_is_counted_on_the_virtual_gpu(kernel: KernelFile) -> None:
     file = f"profiles/emulator/{kernel.stem}.json"
     command = f"scripts/harness --kernel {kernel.kernel} --device emulator --record"

@@ -66,8 +66,9 @@ elif behaviour == "cuda":
     sys.exit()
 
 problem = request["problem"]
-names = {name[:2]: name[3:] for name in plan["names"] if name[0].isdigit()}
-names |= {name: name for name in plan["names"] if not name[0].isdigit()}  # extensions
+numbered = [name.split("_", 1) for name in plan["names"] if name.split("_")[0].removeprefix("D").isdigit()]
+names = dict(numbered)
+names |= {name: name for name in plan["names"] if name.split("_", 1) not in numbered}  # extensions
 work = 4.0 * problem["batch"] * problem["heads"] * problem["seq_len"] * problem["seq_len_kv"] * problem["head_dim"]
 
 

@@ -41,13 +41,19 @@ class Fault:
     @property
     def file(self) -> str:
         """The kernel's file, relative to kernels/ and without its suffix."""
+        if self.is_decoding:
+            return f"decoding/{self.kernel}"
         on_hopper = self.kernel.startswith("hopper_") if self.is_extension else self.kernel >= "17"
         return f"{'hopper/' * on_hopper}{'extensions/' * self.is_extension}{self.kernel}"
 
     @property
     def is_extension(self) -> bool:
         """It is called by a name."""
-        return not self.kernel[0].isdigit()
+        return not self.kernel[0].isdigit() and not self.is_decoding
+
+    @property
+    def is_decoding(self) -> bool:
+        return re.match(r"D\d\d_", self.kernel) is not None
 
     @property
     def version(self) -> str:
@@ -1839,6 +1845,59 @@ FAULTS += [
         "((q_tile + 1) % gridDim.x == 0 ? 1 : gridDim.x + 1)",
         "(gridDim.x + 1)",
     ),
+    Fault(
+        "keys beyond the last one are not masked",
+        "D01_one_query",
+        "S = Q Kᵀ",
+        "+ group < num_keys ? score : -INFINITY;",
+        "+ group < args.seq_len_kv + 99 ? score : -INFINITY;",
+    ),
+    Fault(
+        "keys beyond the last one are read",
+        "D01_one_query",
+        "Copy K and V",
+        "min(kv_row + i * Traits::kGroups + group, num_keys - 1)",
+        "kv_row + i * Traits::kGroups + group",
+        "out_of_bounds",
+        "Copy K and V + 4",
+    ),
+    Fault(
+        "only the lanes whose key exists take part in a sum",
+        "D01_one_query",
+        "S = Q Kᵀ",
+        "const float score = group_sum<Traits>(sum) * scale;",
+        "float score = 0; if (kv_row + 2 * i + group < num_keys) score = group_sum<Traits>(sum) * scale;",
+        "missing_lanes",
+        "Sums x over the lanes + 3",
+    ),
+    Fault(
+        "the groups are added without a common maximum",
+        "D01_one_query",
+        "Merge the two groups",
+        "const float rescale = exp2_approx(group_max - row_max);",
+        "const float rescale = exp2_approx(0 * (group_max - row_max));",
+    ),
+    Fault(
+        "a cache without keys has the sum 0 as a divisor",
+        "D01_one_query",
+        "Normalise and store O",
+        "row_sum > 0 ? 1 / row_sum : 0;",
+        "1 / row_sum;",
+    ),
+    Fault(
+        "rows that are padding see the keys",
+        "D01_one_query",
+        "The keys that this query sees",
+        "query >= lengths[batch]",
+        "query > lengths[batch]",
+    ),
+    Fault(
+        "heads of Q take the heads of K and V in turn, and not in groups",
+        "D01_one_query",
+        "What this warp computes",
+        "head / (args.heads / kv_heads)",
+        "head % kv_heads",
+    ),
 ]
 
 # Probes, not faults: these print a line for each row whose maximum changes when O is already relative to it, which is
@@ -1885,7 +1944,7 @@ def unplaced(fault: Fault, text: str, source: str) -> list[str]:
 def broken(fault: Fault, source: Path) -> str:
     """The same, in its own namespace and under its own name."""
     text = planted(fault, source.read_text(encoding="utf-8"), str(source))
-    namespace = fault.kernel if fault.is_extension else f"v{fault.kernel[:2]}"
+    namespace = fault.kernel if fault.is_extension else f"v{fault.kernel.split('_')[0]}"
     text = text.replace(f"flash_ladder::{namespace}", f"flash_ladder::{fault.version}")
     text = text.replace(".source = __FILE__", f'.source = "kernels/extensions/{fault.version}.cu"')
     # The first configuration is enough, and compiles in a fraction of the time.

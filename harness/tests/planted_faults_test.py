@@ -8,12 +8,15 @@ import pytest
 from emulator_worker import run_worker, run_worker_that_prints
 from planted_faults import FAULTS, MOVED, PROBES, Fault, lines_of
 
+ONE_QUERY = {"batch": 1, "heads": 2, "seq_len": 1, "seq_len_kv": 253, "head_dim": 128, "dtype": "fp16"}
 KERNELS = Path(__file__).resolve().parents[2] / "kernels"
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: f"{fault.kernel}: {fault.name}")
 def test_fault_is_caught(fault: Fault) -> None:
-    request = {"kernel": fault.version, "max_instructions": 1_000_000}
+    request: dict[str, Any] = {"kernel": fault.version, "max_instructions": 1_000_000}
+    if fault.is_decoding:
+        request["problem"] = ONE_QUERY
     if fault.finding is None:
         result = run_worker("harness-worker-faults", **request)
         assert result["status"] == "wrong", result
@@ -71,7 +74,7 @@ def assert_diagnosis(fault: Fault, result: dict[str, Any]) -> None:
     for text in fault.says:
         assert text in whole, whole
     # For an mma.
-    assert (diagnosis["first"] is None) == (fault.kernel < "04" or fault.file.startswith("hopper/"))
+    assert (diagnosis["first"] is None) == (fault.kernel < "04" or fault.file.startswith(("hopper/", "decoding/")))
 
 
 @pytest.mark.parametrize("probe", PROBES, ids=lambda probe: probe.kernel)

@@ -320,6 +320,23 @@ TEST(Problem, ALaunchOfPackedSequencesGetsWhereTheyBegin) {
   EXPECT_EQ(padded.total, 0);
 }
 
+TEST(Problem, DecodingIsMeasuredInBytesOfKAndV) {
+  // 32 heads share 8 of K and V, each of 4096 keys and values of 256 bytes: 16.8 MB for one batch entry.
+  AttentionProblem problem{.batch = 16, .heads = 32, .seq_len = 1, .seq_len_kv = 4096, .kv_heads = 8};
+  EXPECT_TRUE(is_decoding(problem));
+  const double bytes = 16.0 * 8 * 4096 * 2 * 256;
+  const auto tflops_in_a_millisecond = [&] { return floating_point_operations(problem) / 1e-3 * 1e-12; };
+  EXPECT_DOUBLE_EQ(kv_gb_per_s(problem, tflops_in_a_millisecond()), bytes / 1e-3 * 1e-9);
+  problem.seq_len = 4;  // four times the operations, and the same bytes
+  EXPECT_DOUBLE_EQ(kv_gb_per_s(problem, tflops_in_a_millisecond()), bytes / 1e-3 * 1e-9);
+  problem.lengths_kv.assign(16, 1024);  // padding does not count
+  EXPECT_DOUBLE_EQ(kv_gb_per_s(problem, tflops_in_a_millisecond()), bytes / 4 / 1e-3 * 1e-9);
+  problem.lengths_kv.assign(16, 0);
+  EXPECT_EQ(kv_gb_per_s(problem, 0), 0);
+  problem.seq_len = 9;
+  EXPECT_FALSE(is_decoding(problem));
+}
+
 TEST(Registration, NumberNameAndTrackAreThoseOfThePath) {
   const Version rung = version_of_file("/somewhere/kernels/of/mine/kernels/06_swizzle.cu");
   EXPECT_EQ(rung.track, Track::ladder);
@@ -333,6 +350,14 @@ TEST(Registration, NumberNameAndTrackAreThoseOfThePath) {
   EXPECT_EQ(hopper.track, Track::hopper);
   EXPECT_EQ(hopper.source, "kernels/hopper/17_wgmma.cu");
   EXPECT_EQ(label(hopper), "17_wgmma");
+
+  const Version decoding = version_of_file("kernels/decoding/D01_one_query.cu");
+  EXPECT_EQ(decoding.track, Track::decoding);
+  EXPECT_EQ(decoding.number, 1);
+  EXPECT_EQ(label(decoding), "D01_one_query");
+  EXPECT_EQ(kernel_id(decoding), "D01");
+  EXPECT_EQ(title(decoding), "D01 · one_query");
+  EXPECT_EQ(code_namespace(decoding), "vD01");
 
   const Version extension = version_of_file("../kernels/extensions/any_length.cu");
   EXPECT_EQ(extension.track, Track::extension);
@@ -352,6 +377,7 @@ TEST(Registration, OtherPathsAreRefusedWithTheFormsThatAreAllowed) {
        {"06_swizzle.cu", "kernels/6_swizzle.cu", "kernels/swizzle.cu", "kernels/06_.cu", "kernels/00_zero.cu",
         "kernels/06_Swizzle.cu", "kernels/06_swizzle.cpp", "kernels/extensions/06_swizzle.cu",
         "kernels/hopper/wgmma.cu", "kernels/hopper/extensions/17_wgmma.cu", "kernels/other/06_swizzle.cu",
+        "kernels/decoding/01_one_query.cu", "kernels/D01_one_query.cu", "kernels/decoding/D1_one_query.cu",
         "my_kernels/06_swizzle.cu", ""}) {
     SCOPED_TRACE(path);
     try {
@@ -359,7 +385,8 @@ TEST(Registration, OtherPathsAreRefusedWithTheFormsThatAreAllowed) {
       FAIL();
     } catch (const std::invalid_argument& error) {
       EXPECT_THAT(error.what(),
-                  HasSubstr("allowed: kernels/NN_name.cu, kernels/hopper/NN_name.cu, kernels/extensions/"));
+                  HasSubstr("allowed: kernels/NN_name.cu, kernels/hopper/NN_name.cu, kernels/decoding/DNN_name.cu, "
+                            "kernels/extensions/"));
     }
   }
 }
@@ -368,6 +395,7 @@ TEST(Registration, OtherPathsAreRefusedWithTheFormsThatAreAllowed) {
 const Registration registrations[] = {
     Registration({.source = "kernels/extensions/window.cu", .extends = "02", .configurations = {}}),
     Registration({.source = "kernels/hopper/17_wgmma.cu", .architecture = Architecture::sm_90a, .configurations = {}}),
+    Registration({.source = "kernels/decoding/D01_one_query.cu", .most_queries = 8, .configurations = {}}),
     Registration({.source = "kernels/02_second.cu", .configurations = {}}),
     Registration(
         {.source = "kernels/extensions/causal.cu", .extends = "02", .solves = {.causal = true}, .configurations = {}}),
@@ -376,10 +404,11 @@ const Registration registrations[] = {
 TEST(Registration, VersionsAreInOrderOfNumberAndExtensionsComeLast) {
   std::vector<std::string> labels;
   for (const Version& version : versions()) labels.push_back(label(version));
-  EXPECT_THAT(labels, ElementsAre("02_second", "17_wgmma", "causal", "window"));
+  EXPECT_THAT(labels, ElementsAre("02_second", "17_wgmma", "D01_one_query", "causal", "window"));
   EXPECT_EQ(versions()[1].architecture, Architecture::sm_90a);
-  EXPECT_TRUE(versions()[2].solves.causal);
-  EXPECT_EQ(versions()[2].extends, "02");
+  EXPECT_EQ(versions()[2].most_queries, 8);
+  EXPECT_TRUE(versions()[3].solves.causal);
+  EXPECT_EQ(versions()[3].extends, "02");
 }
 
 TEST(Registration, ANumberIsGivenOnce) {

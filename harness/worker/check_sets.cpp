@@ -358,6 +358,40 @@ void add_other_fields(Sets& sets, const Solves& solves, const Configuration& con
   if (solves.scores) add_scores(sets, solves, configuration);
 }
 
+// One query of each head, and as many as the version solves, against caches of 0, 1 and numbers of keys around whole tiles.
+void add_decoding(Sets& sets, const Version& version, const Configuration& configuration) {
+  const std::int64_t block_kv = configuration.block_kv;
+  AttentionProblem cache = small_problem(configuration);
+  cache.batch = 7;
+  cache.heads = 4;
+  cache.kv_heads = 2;
+  cache.seq_len = 1;
+  cache.seq_len_kv = 2 * cache.seq_len_kv + 3;
+  cache.lengths_kv = {0, 1, block_kv - 1, block_kv, block_kv + 1, cache.seq_len_kv - 1, cache.seq_len_kv};
+  sets.push_back({.name = "one query, caches of several lengths",
+                  .problem = cache,
+                  .distribution = Distribution::offset_mean,
+                  .packing = Packing::with_gaps,
+                  .launches = 3,
+                  .sms = 3});
+  cache.seq_len = version.most_queries;
+  cache.lengths = {cache.seq_len, 1, 0, cache.seq_len, 2, 1, cache.seq_len};
+  sets.push_back({.name = "several queries, caches of several lengths",
+                  .problem = cache,
+                  .distribution = Distribution::offset_mean,
+                  .sms = 2});
+}
+
+// The same sets with no more queries than the version solves; packed Q, K and V have as many keys.
+void limit_queries(Sets& sets, std::int64_t most) {
+  for (CheckSet& set : sets) {
+    AttentionProblem& problem = set.problem;
+    if (set.packing == Packing::packed_qkv) problem.seq_len_kv = std::min(problem.seq_len_kv, most);
+    problem.seq_len = std::min(problem.seq_len, most);
+    for (std::int64_t& length : problem.lengths) length = std::clamp<std::int64_t>(length, 0, problem.seq_len);
+  }
+}
+
 }  // namespace
 
 std::string full_name(const CheckSet& set) {
@@ -373,6 +407,10 @@ std::vector<CheckSet> check_sets(const Version& version, const Configuration& co
   add_many_ctas(sets, configuration, device);
   add_ends_of_sequences(sets, version.solves, configuration);
   add_other_fields(sets, version.solves, configuration);
+  if (version.most_queries > 0) {
+    limit_queries(sets, version.most_queries);
+    add_decoding(sets, version, configuration);
+  }
   sets.push_back(
       {.name = "the requested problem", .problem = problem, .row_tile = row_tile(problem, configuration.block_q)});
   return sets;

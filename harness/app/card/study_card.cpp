@@ -52,6 +52,9 @@ std::string format_speed(const StudyCard& card, const Paint& paint) {
   const Result& result = card.result;
   if (!result.tflops) return "not measured";
   std::string text = paint.bold(fmt::format("{:.1f} TFLOP/s", *result.tflops));
+  if (is_decoding(result.problem))
+    text = paint.bold(fmt::format("{:.0f} GB/s of K and V", kv_gb_per_s(result.problem, *result.tflops))) +
+           fmt::format(", {:.2f} TFLOP/s", *result.tflops);
   if (result.ms)
     text +=
         fmt::format(", median {:.4g} ms (p10 {:.4g}, p90 {:.4g})", result.ms->median, result.ms->p10, result.ms->p90);

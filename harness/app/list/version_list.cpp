@@ -59,6 +59,7 @@ nlohmann::json versions_document(const Paths& paths) {
                    {"extends", nullptr},
                    {"is_fast", is_fast(version)},
                    {"architecture", version.architecture == Architecture::sm_90a ? "sm_90a" : "sm_80"},
+                   {"most_queries", version.most_queries},
                    {"solves", nlohmann::json::object()},
                    {"code_hash", code_hash(source_file(version, paths.source), paths.source / "common")},
                    {"configurations", configurations}});
@@ -68,11 +69,31 @@ nlohmann::json versions_document(const Paths& paths) {
   auto shapes = nlohmann::json::array();
   for (const StandardShape& shape : kStandardShapes)
     shapes.push_back({{"batch", shape.batch}, {"seq_len", shape.seq_len}});
+  auto decoding_shapes = nlohmann::json::array();
+  for (const StandardShape& shape : kDecodingShapes)
+    decoding_shapes.push_back({{"batch", shape.batch}, {"seq_len", 1}, {"seq_len_kv", shape.seq_len}});
   auto architectures = nlohmann::json::array();
   for (const SmLimits& limits : kSmLimits) architectures.push_back(limits.compute_capability);
   return {{"versions", all},
           {"standard", {{"heads", kStandardHeads}, {"head_dim", kStandardHeadDim}, {"shapes", shapes}}},
+          {"standard_decoding",
+           {{"heads", kDecodingHeads},
+            {"kv_heads", kDecodingKvHeads},
+            {"head_dim", kStandardHeadDim},
+            {"shapes", decoding_shapes}}},
           {"sm", architectures}};
+}
+
+// The problem at which a version's figure is shown, and the figure: TFLOP/s, or GB/s of K and V.
+const AttentionProblem& problem_of(const Version& version, const Options& options) {
+  return version.track == Track::decoding ? options.decoding_problem : options.problem;
+}
+std::optional<RecordedSpeed> shown_speed(Profiles& profiles, const std::string& device, const Version& version,
+                                         const Options& options) {
+  const AttentionProblem& problem = problem_of(version, options);
+  auto speed = profiles.speed(device, version, problem);
+  if (speed && version.track == Track::decoding) speed->tflops = kv_gb_per_s(problem, speed->tflops);
+  return speed;
 }
 
 // The first sentence.
@@ -95,7 +116,7 @@ int list_versions(const Options& options) {
   for (const Version& version : versions()) {
     config_width =
         std::max(config_width, fmt::format("{}", fmt::join(configuration_names(version, options.paths), ", ")).size());
-    for (const auto& device : devices) ways.add(profiles.speed(device, version, options.problem));
+    for (const auto& device : devices) ways.add(shown_speed(profiles, device, version, options));
   }
   const auto to_the_right = [](const std::string& cell, const std::string& device) {
     const std::size_t width = std::max(kLeastSpeedWidth, display_width(device));
@@ -109,6 +130,8 @@ int list_versions(const Options& options) {
   const bool in_row = width >= display_width(header) + 2 + kNarrowestIdea;
 
   std::string text = labelled("TFLOP/s at", describe(options.problem));
+  if (std::ranges::any_of(versions(), [](const Version& version) { return version.track == Track::decoding; }))
+    text += labelled("Decoding", "GB/s of K and V at " + describe(options.decoding_problem));
   if (!ways.legend().empty()) text += labelled("Measured", ways.legend());
   text += "\n" + paint.bold(header + (in_row ? "  idea" : "")) + "\n";
   bool stale = false;
@@ -120,7 +143,7 @@ int list_versions(const Options& options) {
     }
     std::string row = pad(label(version), version_column_width());
     for (const auto& device : devices) {
-      const auto speed = profiles.speed(device, version, options.problem);
+      const auto speed = shown_speed(profiles, device, version, options);
       std::string figure = ways.figure(speed);
       if (ways.has_stars() && (!speed || speed->way != kByRecord)) figure += ' ';  // aligns digits with digits
       const bool is_stale = speed && speed->stale;

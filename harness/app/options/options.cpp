@@ -15,6 +15,7 @@
 #include "app/options/grading_flags.h"
 #include "app/options/output.h"
 #include "app/options/parse_integer.h"
+#include "app/options/selection.h"
 #include "app/terminal/terminal.h"
 #include "errors.h"
 #include "host/known_sms.h"
@@ -166,6 +167,23 @@ void refuse_bad_names(const CLI::App& app, const Options& options, const TypedFl
   refuse_same_file("--html", options.html, "--json", options.json);
 }
 
+// Whether all versions that are named belong to the decoding track. Names of no version are refused later.
+bool names_only_decoding(const Options& options) {
+  bool any = false;
+  for (const std::string& typed :
+       {options.kernels, options.tune, options.debug, options.diff.first, options.diff.second}) {
+    if (typed.empty()) continue;
+    try {
+      for (const Version* version : select_versions(typed))
+        if (version->track != Track::decoding) return false;
+    } catch (const UsageError&) {
+      return false;
+    }
+    any = true;
+  }
+  return any;
+}
+
 // The values that CLI11 does not read itself, because its messages do not say what is allowed.
 void read_values(const CLI::App& app, const TypedFlags& typed, Options& options) {
   const auto given = [&](const char* flag) { return app.count(flag) != 0; };
@@ -173,6 +191,8 @@ void read_values(const CLI::App& app, const TypedFlags& typed, Options& options)
   if (given("--sm")) options.sm = parse_sm(typed.sm);
 
   options.dtype_given = given("--dtype");
+  options.decoding_problem = typed.problem->decoding_problem(/*is_virtual=*/false);
+  options.emulator_decoding_problem = typed.problem->decoding_problem(/*is_virtual=*/true);
   options.problem = typed.problem->problem(/*is_virtual=*/false);
   options.emulator_problem = typed.problem->problem(/*is_virtual=*/true);
   options.debug_problem = typed.problem->typed();
@@ -250,6 +270,14 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
   refuse_bad_names(app, options, typed);
   read_values(app, typed, options);
   find_paths(app, typed, options);
+  return options;
+}
+
+Options for_track(Options options) {
+  if (names_only_decoding(options)) {
+    options.problem = options.decoding_problem;
+    options.emulator_problem = options.emulator_decoding_problem;
+  }
   return options;
 }
 

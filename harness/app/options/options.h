@@ -48,10 +48,12 @@ struct Options {
   // The two profiles, or folders of profiles, that --profiles compares.
   std::pair<std::filesystem::path, std::filesystem::path> recordings;
   DeviceRequest device;
-  std::optional<int> sm;                  // a compute capability listed in host/sm_limits.h
-  std::string config;                     // empty: the result of --tune if there is one, otherwise chosen by the device
-  AttentionProblem problem;               // with the defaults filled in
-  AttentionProblem emulator_problem;      // the same, with the smaller defaults of the virtual GPU
+  std::optional<int> sm;              // a compute capability listed in host/sm_limits.h
+  std::string config;                 // empty: the result of --tune if there is one, otherwise chosen by the device
+  AttentionProblem problem;           // with the defaults filled in
+  AttentionProblem emulator_problem;  // the same, with the smaller defaults of the virtual GPU
+  AttentionProblem decoding_problem;  // both with the defaults for kernels/decoding/: see for_track()
+  AttentionProblem emulator_decoding_problem;
   bool dtype_given = false;               // whether --dtype was given
   AttentionProblem debug_problem;         // the same without defaults: 0 for each size that was not typed
   std::optional<std::int64_t> head, row;  // --head and --row: what --debug shows
@@ -73,6 +75,9 @@ struct Options {
 
 /// Reads the command line; nullopt if it only requested help, which is then printed. Throws UsageError.
 std::optional<Options> parse_options(int argc, const char* const* argv);
+
+/// The same once the versions are known: if all that are named are of the decoding track, with its default problem.
+Options for_track(Options options);
 
 /// The same for one version: if --dtype was not given and the version does not compute fp16, with the first type that
 /// it does compute.

@@ -33,6 +33,10 @@ std::string defaults_of(std::string_view field) {
   return "";
 }
 
+std::int64_t longest(const std::vector<std::int64_t>& of_each, std::int64_t otherwise) {
+  return of_each.empty() ? otherwise : std::max<std::int64_t>(std::ranges::max(of_each), 1);
+}
+
 // ---- Values as they are typed ----
 
 void read_typed(const Field<std::int64_t>& field, const std::string& text, std::int64_t& value) {
@@ -89,7 +93,7 @@ AttentionProblem ProblemFlags::typed() const {
   return problem;
 }
 
-AttentionProblem ProblemFlags::problem(bool is_virtual) const {
+AttentionProblem ProblemFlags::without_defaults() const {
   AttentionProblem problem;
   for_each_field([&]<typename Value>(const Field<Value>& field) {
     Value& value = problem.*field.member;
@@ -100,16 +104,31 @@ AttentionProblem ProblemFlags::problem(bool is_virtual) const {
     else if (field.same_as != nullptr)
       value = problem.*field.same_as;
   });
-  // Sizes that were not typed.
-  const auto longest = [](const std::vector<std::int64_t>& of_each, std::int64_t otherwise) {
-    return of_each.empty() ? otherwise : std::max<std::int64_t>(std::ranges::max(of_each), 1);
-  };
+  return problem;
+}
+
+AttentionProblem ProblemFlags::problem(bool is_virtual) const {
+  AttentionProblem problem = without_defaults();
   const StandardShape shape = is_virtual ? kEmulatorShape : kDefaultShape;
   const std::int64_t entries = std::ssize(problem.lengths_kv);
   if (!given("batch")) problem.batch = entries == 0 ? shape.batch : entries;
   if (!given("heads")) problem.heads = is_virtual ? kEmulatorHeads : kStandardHeads;
   if (!given("seq_len")) problem.seq_len = longest(problem.lengths, shape.seq_len);
   if (!given("seq_len_kv")) problem.seq_len_kv = std::max(problem.seq_len, longest(problem.lengths_kv, 1));
+  if (!given("head_dim")) problem.head_dim = kStandardHeadDim;
+  return in_plainest_form(std::move(problem));
+}
+
+AttentionProblem ProblemFlags::decoding_problem(bool is_virtual) const {
+  AttentionProblem problem = without_defaults();
+  const StandardShape shape = is_virtual ? kEmulatorDecodingShape : kDefaultDecodingShape;
+  const std::int64_t entries = std::ssize(problem.lengths_kv);
+  if (!given("batch")) problem.batch = entries == 0 ? shape.batch : entries;
+  if (!given("heads")) problem.heads = is_virtual ? kEmulatorDecodingHeads : kDecodingHeads;
+  if (!given("heads") && !given("kv_heads"))
+    problem.kv_heads = is_virtual ? kEmulatorDecodingKvHeads : kDecodingKvHeads.front();
+  if (!given("seq_len")) problem.seq_len = longest(problem.lengths, 1);
+  if (!given("seq_len_kv")) problem.seq_len_kv = longest(problem.lengths_kv, shape.seq_len);
   if (!given("head_dim")) problem.head_dim = kStandardHeadDim;
   return in_plainest_form(std::move(problem));
 }

@@ -24,12 +24,16 @@ class ProblemFlags {
   /// The requested problem; values that were not typed get the defaults for a GPU, or smaller ones for the virtual GPU.
   /// Accepts any size from 1 up that fits in 64 bits. Throws UsageError.
   AttentionProblem problem(bool is_virtual) const;
+  /// The same with the defaults of the decoding track.
+  AttentionProblem decoding_problem(bool is_virtual) const;
 
   /// The same, with 0 for each size that was not typed. Throws UsageError.
   AttentionProblem typed() const;
 
  private:
   bool given(const char* field) const;
+  /// What was typed, and nothing else but sizes that are the same as others.
+  AttentionProblem without_defaults() const;
 
   const CLI::App& app_;
   std::map<std::string, std::string> texts_;  // by field

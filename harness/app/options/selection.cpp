@@ -25,7 +25,7 @@ const Version* version_before(const Version& version) {
   if (version.is_extension()) return &select_version(version.extends);
   const Version* before = nullptr;
   for (const Version& other : versions())
-    if (!other.is_extension() && other.number < version.number) before = &other;
+    if (in_one_series(other, version) && other.number < version.number) before = &other;
   return before;
 }
 
@@ -44,12 +44,16 @@ std::vector<const Version*> select_versions(const std::string& text) {
       chosen.insert(&select_version(part));
       continue;
     }
-    if (*first > *last)
+    if (first->series != last->series)
       throw UsageError(
-          fmt::format("the range '{}' is empty: it ends before it starts; write {:02}-{:02}", part, *last, *first));
+          fmt::format("the range '{}' begins in one track and ends in another; write a range for each", part));
+    if (first->number > last->number)
+      throw UsageError(fmt::format("the range '{}' is empty: it ends before it starts; write {}{:02}-{}{:02}", part,
+                                   last->series, last->number, first->series, first->number));
     bool found = false;
     for (const Version& version : versions())
-      if (!version.is_extension() && version.number >= *first && version.number <= *last) {
+      if (const auto number = number_of(version); number && number->series == first->series &&
+                                                  number->number >= first->number && number->number <= last->number) {
         chosen.insert(&version);
         found = true;
       }

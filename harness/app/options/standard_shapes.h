@@ -10,7 +10,7 @@
 namespace flash_ladder {
 
 struct StandardShape {
-  std::int64_t batch, seq_len;  // seq_len_kv is the same
+  std::int64_t batch, seq_len;  // seq_len_kv is the same; for decoding this is seq_len_kv, and there is one query
 };
 
 inline constexpr std::array<StandardShape, 6> kStandardShapes = {
@@ -23,7 +23,19 @@ constexpr StandardShape kDefaultShape = kStandardShapes[3];
 constexpr StandardShape kEmulatorShape{1, 256};
 constexpr std::int64_t kEmulatorHeads = 2;
 
-/// Whether a version uses the tensor cores, which 04 introduces. Versions that do not take very long at the longer shapes.
-inline bool is_fast(const Version& version) { return version.is_extension() || version.number >= 4; }
+/// The same for the decoding track.
+inline constexpr std::array<StandardShape, 5> kDecodingShapes = {
+    {{1, 4096}, {1, 32768}, {16, 4096}, {16, 32768}, {64, 8192}}};
+constexpr std::int64_t kDecodingHeads = 32;
+inline constexpr std::array<std::int64_t, 2> kDecodingKvHeads = {8, 32};
+constexpr StandardShape kDefaultDecodingShape = kDecodingShapes[2];
+constexpr StandardShape kEmulatorDecodingShape{2, 1024};
+constexpr std::int64_t kEmulatorDecodingHeads = 8, kEmulatorDecodingKvHeads = 2;
+
+/// Whether a version does not take very long at the standard shapes: on the ladder, if it uses the tensor cores, which 04
+/// introduces.
+inline bool is_fast(const Version& version) {
+  return version.is_extension() || version.track == Track::decoding || version.number >= 4;
+}
 
 }  // namespace flash_ladder

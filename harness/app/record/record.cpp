@@ -56,6 +56,8 @@ Profile profile_of(const DeviceInfo& device, std::string code_hash, std::vector<
 std::string line(const Result& result) {
   std::string figure = to_string(result.status);
   if (result.tflops) figure = fmt::format("{:.1f} TFLOP/s", *result.tflops);
+  if (result.tflops && is_decoding(result.problem))
+    figure = fmt::format("{:.0f} GB/s", kv_gb_per_s(result.problem, *result.tflops));
   if (result.counters) figure = summarise_counters(result).instructions + " instr.";
   std::string text = fmt::format("  {}  {:<8} {:>16}\n", pad(describe(result.problem), 66), result.config, figure);
   if (!result.reason.empty()) text += labelled("", result.reason);
@@ -102,9 +104,50 @@ std::vector<std::pair<AttentionProblem, const Configuration*>> what_to_record(co
   return runs;
 }
 
+// One query against the caches of the standard shapes, with few heads of K and V and with as many as of Q; and caches of
+// different lengths.
+std::vector<AttentionProblem> decoding_problems() {
+  std::vector<AttentionProblem> problems;
+  const auto add = [&](const StandardShape& shape, std::int64_t kv_heads, Dtype dtype) -> AttentionProblem& {
+    return problems.emplace_back(in_plainest_form({.batch = shape.batch,
+                                                   .heads = kDecodingHeads,
+                                                   .seq_len = 1,
+                                                   .seq_len_kv = shape.seq_len,
+                                                   .head_dim = kStandardHeadDim,
+                                                   .dtype = dtype,
+                                                   .kv_heads = kv_heads}));
+  };
+  for (const std::int64_t kv_heads : kDecodingKvHeads) {
+    for (const StandardShape& shape : kDecodingShapes) add(shape, kv_heads, Dtype::fp16);
+    add(kDefaultDecodingShape, kv_heads, Dtype::bf16);
+  }
+  AttentionProblem& mixed = add(kDecodingShapes.back(), kDecodingKvHeads.front(), Dtype::fp16);
+  for (std::int64_t i = 1; i <= mixed.batch; ++i) mixed.lengths_kv.push_back(mixed.seq_len_kv * i / mixed.batch);
+  return problems;
+}
+
+// What the virtual GPU counts: the default problem, other numbers of keys, of heads and of queries.
+std::vector<AttentionProblem> emulator_decoding_problems(const Configuration& configuration) {
+  const AttentionProblem first{.batch = kEmulatorDecodingShape.batch,
+                               .heads = kEmulatorDecodingHeads,
+                               .seq_len = 1,
+                               .seq_len_kv = kEmulatorDecodingShape.seq_len,
+                               .head_dim = configuration.head_dim,
+                               .dtype = configuration.dtype,
+                               .kv_heads = kEmulatorDecodingKvHeads};
+  std::vector<AttentionProblem> problems(6, first);
+  problems[1].seq_len_kv -= 1;
+  problems[2].seq_len_kv -= configuration.block_kv;
+  problems[3].kv_heads = 0;
+  problems[4].seq_len = 3;
+  problems[5].lengths_kv = {1, first.seq_len_kv / 2 + 1};
+  return problems;
+}
+
 }  // namespace
 
 std::vector<AttentionProblem> standard_problems(const Version& version) {
+  if (version.track == Track::decoding) return decoding_problems();
   std::vector<AttentionProblem> problems;
   const auto add_all = [&](const std::function<void(AttentionProblem&)>& change, std::int64_t shortest = 0) {
     const auto add = [&](const StandardShape& shape, Dtype dtype) {
@@ -162,6 +205,7 @@ std::vector<AttentionProblem> standard_problems(const Version& version) {
 }
 
 std::vector<AttentionProblem> emulator_problems(const Version& version, const Configuration& configuration) {
+  if (version.track == Track::decoding) return emulator_decoding_problems(configuration);
   constexpr std::int64_t kSeqLen = kEmulatorShape.seq_len;
   std::vector<AttentionProblem> problems;
   const auto add = [&](std::int64_t seq_len, std::int64_t seq_len_kv) -> AttentionProblem& {
