@@ -25,14 +25,16 @@ struct UsefulWork {
   std::uint64_t ldmatrix_bytes = 0;     // what fragments receive
   std::uint64_t shared_load_bytes = 0;  // of ld.shared
   std::uint64_t shared_store_bytes = 0;
-  std::uint64_t copy_bytes = 0;         // of cp.async
-  std::uint64_t global_load_bytes = 0;  // of ld.global
+  std::uint64_t copy_bytes = 0;              // of cp.async
+  std::uint64_t copy_bytes_of_one_warp = 0;  // of these, the bytes of the warp that copies most, summed over CTAs
+  std::uint64_t global_load_bytes = 0;       // of ld.global
 
   /// Entry i: of the mmas, those whose B was loaded by ldmatrix with at least i of the warp's other mmas in between.
   std::array<std::uint64_t, 17> mmas_loaded_ahead{};
   /// Loads from shared memory that received bytes of asynchronous copies, and the bytes of copies that were then still
   /// in flight, summed over these loads. If the warp copies itself, the copies in flight are its own, times the number
-  /// of warps that copy: how far other warps have got does not matter.
+  /// of warps that copy: how far other warps have got does not matter. Therefore, loads of warps that do not copy count
+  /// only if no warp reads beside copying.
   std::uint64_t loads_of_copies = 0, bytes_in_flight = 0;
 
   /// Over the exponentials (of warps): the bytes that the warp had loaded from global memory before, and all that it
@@ -55,6 +57,7 @@ void for_each_number(SomeWork& work, Visit visit) {
   visit("shared_load_bytes", work.shared_load_bytes);
   visit("shared_store_bytes", work.shared_store_bytes);
   visit("copy_bytes", work.copy_bytes);
+  visit("copy_bytes_of_one_warp", work.copy_bytes_of_one_warp);
   visit("global_load_bytes", work.global_load_bytes);
   visit("loads_of_copies", work.loads_of_copies);
   visit("bytes_in_flight", work.bytes_in_flight);

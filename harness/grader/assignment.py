@@ -47,7 +47,7 @@ TABLES = {
     "case": f"name* kernel* grid* block* arguments* {CASE}",
     "buffer": "type* count* values expected tolerance",
     "check": "kind* points* name cases",
-    "counter": "kind* name* points* cases value* full* none* lost* steps power needs needs_lost where",
+    "counter": "kind* name* points* cases value* full* none* lost* steps power times times_lost needs needs_lost where",
     "rubric": "text* points*",
     "gpu": "version problem",
 }
@@ -56,7 +56,7 @@ HOLDS = {
     "number from 0 to 100": "pass_mark points",
     "text or a place": "after before",
     "text": "text key python from source header find with reference_with place kernel name kind lost needs_lost "
-            "where version work_lost part",
+            "times_lost where version work_lost part",
     "list": "arguments rubric",
     "list of texts": "hints types cases",
     "table": "starter vary practice launch gpu problem sizes buffers starters regions",
@@ -422,8 +422,9 @@ def look_at(data: dict[str, Any]) -> None:
         look_at_keys(check, "counter" if check["kind"] == "counter" else "check", what)
         if unknown := set(check.get("cases", [])) - {case["name"] for case in data["case"]}:
             raise AssignmentError(f"{what} names the case '{unknown.pop()}', which does not exist")
-        if "needs" in check and "needs_lost" not in check:
-            raise AssignmentError(f"{what} has needs, but no needs_lost")
+        for key in ("needs", "times"):
+            if key in check and f"{key}_lost" not in check:
+                raise AssignmentError(f"{what} has {key}, but no {key}_lost")
         if check["kind"] == "counter" and check["full"] == check["none"]:
             raise AssignmentError(f"{what}: full and none are both {check['full']}, with nothing in between")
         if check.get("where", "shared_load") not in TRAFFIC:

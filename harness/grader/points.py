@@ -51,7 +51,14 @@ class Graded:
 
 def counted(answer: dict[str, Any]) -> dict[str, Any]:
     more = {"useful": counts(answer["useful"]), "shared_bytes": answer["shared_bytes"]}
+    if "lines" in answer:  # what a course hands out of its reference answer does not have them
+        more["worst"] = counts({kind: worst_line(answer, kind) for kind in TRAFFIC})
     return answer["counters"] | more
+
+
+def worst_line(answer: dict[str, Any], kind: str) -> float:
+    """The most that the traffic of a line exceeds the ideal, as a ratio."""
+    return max([1.0, *(got / ideal for got, ideal in traffic_by_line(answer, kind).values() if ideal)])
 
 
 def counts(values: dict[str, Any]) -> types.SimpleNamespace:
@@ -77,16 +84,22 @@ def first_finding(answer: dict[str, Any]) -> str:
     return f"{finding['kind'].replace('_', ' ')}{line}: {printable(finding['message'])}"
 
 
+def traffic_by_line(answer: dict[str, Any], kind: str) -> dict[int | None, tuple[int, int]]:
+    """The traffic of each line of the file, and what would be ideal; None: of other files."""
+    unit = TRAFFIC[kind]
+    lines: dict[int | None, tuple[int, int]] = {}
+    for line in answer["lines"]:
+        counters = line["counters"]
+        got, ideal = lines.get(line["line"], (0, 0))
+        more = counters.get(f"{kind}_{unit}", 0), counters.get(f"{kind}_ideal_{unit}", 0)
+        lines[line["line"]] = got + more[0], ideal + more[1]
+    return lines
+
+
 def costliest_lines(answer: dict[str, Any], kind: str) -> str:
     """The lines of the file that cause the most traffic beyond the ideal."""
     unit = TRAFFIC[kind]
-    lines: dict[int, list[int]] = {}
-    for line in answer["lines"]:
-        if line["line"] is not None:
-            counters = line["counters"]
-            total = lines.setdefault(line["line"], [0, 0])
-            total[0] += counters.get(f"{kind}_{unit}", 0)
-            total[1] += counters.get(f"{kind}_ideal_{unit}", 0)
+    lines = {line: traffic for line, traffic in traffic_by_line(answer, kind).items() if line is not None}
     beyond = [(got - ideal, number, got, ideal) for number, (got, ideal) in lines.items() if got > ideal]
     worst = sorted(beyond, key=lambda line: (-line[0], line[1]))[:2]
     return "; ".join(f"line {number}: {got} {unit} where {ideal} would do" for _, number, got, ideal in worst)
@@ -152,7 +165,12 @@ def share_of_counter(check: dict[str, Any], names: dict[str, Any], answer: dict[
     if check.get("steps") and share < 1:
         share = 0.0
     share **= check.get("power", 1)
+    times = min(1.0, max(0.0, number(check.get("times", 1), names)))
+    if share == 1 and times < 1:
+        return times, check["times_lost"]
     sentence = check["lost"].format(value=value, full=full, none=none)
     if "where" in check and (lines := costliest_lines(answer, check["where"])):
         sentence += f" ({lines})"
-    return share, sentence
+    if times < 1:
+        sentence += f" {check['times_lost']}"
+    return share * times, sentence

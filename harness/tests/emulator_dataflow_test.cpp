@@ -160,8 +160,29 @@ TEST(Dataflow, ACopyIsInFlightUntilItsOwnWarpHasWaited) {
                  "ld.shared.f32 %f2, [%r1+1024];\nadd.f32 %f1, %f1, %f2;\nst.global.f32 [%rd2], %f1;\n",
              64);
   EXPECT_EQ(work.copy_bytes, 2048u);
+  EXPECT_EQ(work.copy_bytes_of_one_warp, 1024u);
   EXPECT_EQ(work.loads_of_copies, 4u);
   EXPECT_EQ(work.bytes_in_flight, 2 * 1024u) << "at the first load of each warp: its second copy, for two warps";
+}
+
+TEST(Dataflow, ACopyOfAnotherWarpDoesNotCountBesideThoseOfWarpsThatCopyAndRead) {
+  // Warp 0 copies 512 bytes twice and reads the first after a wait that leaves the second pending; warp 1 reads the
+  // first after the barrier, when the second may or may not have arrived.
+  const UsefulWork work =
+      useful(kAddresses +
+                 "mul.wide.u32 %rd4, %r90, 16;\nadd.u64 %rd4, %rd90, %rd4;\nand.b32 %r1, %r90, 31;\n"
+                 "mad.lo.u32 %r1, %r1, 16, %r93;\nsetp.ge.u32 %p1, %r90, 32;\n@%p1 bra READ;\n"
+                 "cp.async.cg.shared.global [%r1], [%rd4], 16;\ncp.async.commit_group;\n"
+                 "cp.async.cg.shared.global [%r1+512], [%rd4+512], 16;\ncp.async.commit_group;\n"
+                 "cp.async.wait_group 1;\n"
+                 "READ:\nbar.sync 0;\nld.shared.f32 %f1, [%r1];\n"
+                 "cp.async.wait_group 0;\nbar.sync 0;\nld.shared.f32 %f2, [%r1+512];\nadd.f32 %f1, %f1, %f2;\n"
+                 "st.global.f32 [%rd2], %f1;\n",
+             64);
+  EXPECT_EQ(work.copy_bytes, 1024u);
+  EXPECT_EQ(work.copy_bytes_of_one_warp, 1024u) << "warp 1 copies nothing";
+  EXPECT_EQ(work.loads_of_copies, 2u) << "those of warp 0";
+  EXPECT_EQ(work.bytes_in_flight, 512u) << "the second copy, at the first load";
 }
 
 TEST(Dataflow, CountsTheMmasBetweenALoadAndItsUse) {

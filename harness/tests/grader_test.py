@@ -75,6 +75,19 @@ def test_a_part_of_the_points(grading: Grading) -> None:
     assert result["checks"][2]["lost"] == ["long: not counted, because the output is wrong"]
 
 
+def test_a_factor_lowers_the_points_of_a_counter(grading: Grading) -> None:
+    page = grading.assignments / "00_small.md"
+    factor = 'full = 1\ntimes = "1.25 - worst.global_load / 4"\ntimes_lost = "One line reads more."\n'
+    page.write_text(page.read_text().replace("full = 1\n", factor))
+    reference = grading.text("--reference")
+    assert grading.grade(reference)["score"] == 100
+    # Every second element, in a line of its own: twice the sectors there.
+    spread = re.search(r"(\d+) \* x", reference)[1]
+    body = f"  if (i >= n) return;\n  volatile float unused = x[i * 2 % n];\n  y[i] = {spread} * x[i];"
+    sectors = grading.grade(with_body(grading, body))["checks"][2]
+    assert 0 < sectors["points"] < 15 and sectors["lost"][0].endswith(") One line reads more.")
+
+
 def test_counters_give_nothing_where_nothing_is_done(grading: Grading) -> None:
     """No traffic does not count as good traffic."""
     assert grading.grade("__global__ void scaled(const float* x, float* y, int n) {}")["score"] == 0
@@ -141,13 +154,30 @@ def test_usage(grading: Grading) -> None:
         (["--grade", "", "--assignment", "small"], "--grade: it is empty"),
         (["--starter", ""], "--starter: it is empty"),
         (["--grade", "x.cu", "--assignment", "small", "--hidden", ""], "--hidden: it is empty"),
-        (["--grade", "x.cu", "--assignment", "small", "--out", "x.csv"],
-         "--out cannot be combined with --grade, but with --grade-dir, --starter, --reference"),
+        (
+            ["--grade", "x.cu", "--assignment", "small", "--out", "x.csv"],
+            "--out cannot be combined with --grade, but with --grade-dir, --starter, --reference",
+        ),
         (["--grade", "x.cu", "--assignment", "small", "--jobs", "2"], "--jobs cannot be combined with --grade"),
-        (["--grade-dir", grading.home, "--assignment", "small", "--out", "x.csv", "--gradescope", "x.json"],
-         "--gradescope cannot be combined with --grade-dir"),
-        (["--grade-dir", grading.home, "--assignment", "small", "--out", "x.csv", "--share", "0/2", "--junit", "x.xml"],
-         "--share only grades"),
+        (
+            ["--grade-dir", grading.home, "--assignment", "small", "--out", "x.csv", "--gradescope", "x.json"],
+            "--gradescope cannot be combined with --grade-dir",
+        ),
+        (
+            [
+                "--grade-dir",
+                grading.home,
+                "--assignment",
+                "small",
+                "--out",
+                "x.csv",
+                "--share",
+                "0/2",
+                "--junit",
+                "x.xml",
+            ],
+            "--share only grades",
+        ),
         (["--starter", "small", "--assignment", "small"], "--assignment cannot be combined with --starter"),
         (["--starter", "small", "--report", "x.json"], "--report cannot be combined with --starter"),
         (["--reference", "small", "--with-gpu"], "--with-gpu cannot be combined with --reference"),
@@ -220,6 +250,7 @@ def test_a_course_that_was_forgotten_is_said(grading: Grading) -> None:
     (("{value:.2f}", "{values}"), "takes {value}, {full} and {none}"),
     (('where = "global_load"', 'where = "loads"'), "has where = 'loads'; there are shared_load"),
     (("needs_lost", "# needs_lost"), "has needs, but no needs_lost"),
+    (("full = 1\n", 'full = 1\ntimes = "0.5"\n'), "has times, but no times_lost"),
     (("block = 128", ""), "the case 'short' has no block"),
     (('type = "f32", count', 'type = "f32", size'), "the buffer x of the case 'short' has 'size'"),
     (("sizes = { n = [100", 'types = ["fp8"]\nsizes = { n = [100'), "the case 'short' has the type 'fp8'"),
@@ -500,10 +531,10 @@ def test_the_harness_starts_it(tmp_path: Path) -> None:
     if not harness.is_file():
         pytest.skip("the harness is not built")
     starter = tmp_path / "starter.cu"
-    subprocess.run([harness, "--starter", "swizzle", "--course", "c", "--out", starter], check=True)
-    done = subprocess.run([harness, "--grade", starter, "--assignment", "swizzle", "--course", "c"],
+    subprocess.run([harness, "--starter", "swizzle", "--course", "practice", "--out", starter], check=True)
+    done = subprocess.run([harness, "--grade", starter, "--assignment", "swizzle", "--course", "practice"],
                           capture_output=True, text=True, check=False)  # fmt: skip
-    assert done.returncode == 1 and "06_swizzle, course c" in done.stdout and "not passed" in done.stdout
+    assert done.returncode == 1 and "06_swizzle, course practice" in done.stdout and "not passed" in done.stdout
 
 
 # ---- Machines that cannot isolate ----
@@ -623,8 +654,18 @@ def test_what_is_in_the_folder_of_a_class(grading: Grading) -> None:
     folder = grading.folder / "in"
     for student in ("three", "none", "deep/er", "__MACOSX/three"):
         (folder / student).mkdir(parents=True)
-    for name in ("three/a.cu", "three/B.CU", "three/c.cu", "three/._a.cu", "__MACOSX/three/._a.cu", "deep/er/a.cu",
-                 "UPPER.CU", "none/main.cpp", "none\n1.cu", "notes.txt"):
+    for name in (
+        "three/a.cu",
+        "three/B.CU",
+        "three/c.cu",
+        "three/._a.cu",
+        "__MACOSX/three/._a.cu",
+        "deep/er/a.cu",
+        "UPPER.CU",
+        "none/main.cpp",
+        "none\n1.cu",
+        "notes.txt",
+    ):
         (folder / name).write_text("no C++")
     out = folder / "grades.csv"
     for _ in range(2):
@@ -709,7 +750,7 @@ def test_shares_of_a_class_are_put_together(grading: Grading, handed_in: Path) -
         "SUBMISSIONS": handed_in,
         "OUT": out,
         "ASSIGNMENT": "swizzle",
-        "COURSE": "c",
+        "COURSE": "practice",
         "FLASH_LADDER_HIDDEN": "h",
         "LADDER": ROOT,
     }
@@ -746,14 +787,16 @@ def test_the_workflow_grades_what_is_pushed(tmp_path: Path) -> None:
     mine = github.create("school/mine")
     workflow = mine / ".github" / "workflows" / "grade.yml"
     workflow.parent.mkdir(parents=True)
-    shutil.copy(ROOT / "harness" / "grader" / "recipes" / "github_actions.yml", workflow)
-    given = assignment.read_assignment("swizzle", "spring")  # as in the recipe
+    recipe = (ROOT / "harness" / "grader" / "recipes" / "github_actions.yml").read_text()
+    assert "COURSE: spring\n" in recipe
+    workflow.write_text(recipe.replace("COURSE: spring\n", "COURSE: practice\n"))  # whose answers everyone has
+    given = assignment.read_assignment("swizzle", "practice")
 
     (mine / "swizzle.cu").write_text(given.starter())
     run = github.push("school/mine")
     assert run.setup == ["apt-get update", "apt-get install", "venv", "configure first", "build harness-grader",
                          "compile"], run.said  # fmt: skip
-    assert not run.succeeded and "not passed: the pass mark is 60" in run.summary
+    assert not run.succeeded and "not passed: the pass mark is 85" in run.summary
     assert run.said.endswith(run.summary.removeprefix("```\n").removesuffix("```\n")), "both say the same"
     validate_grade(json.loads(run.artifacts["results.json"].read_text()))
     assert len(github.caches) == 1, "a push that does not pass is one after which another comes"
@@ -780,7 +823,7 @@ def test_the_autograder_for_gradescope(grading: Grading) -> None:
     build, packed = recipe / "build_zip", grading.folder / "autograder.zip"
     assert subprocess.run([build, "swizzle", "c", "none.txt", packed], capture_output=True).returncode == 2
     seed = grading.seed("$(touch x)")
-    done = subprocess.run([build, "swizzle", "a course", seed, packed], capture_output=True, text=True)
+    done = subprocess.run([build, "swizzle", "practice course", seed, packed], capture_output=True, text=True)
     if "not a git repository" in done.stderr:
         pytest.skip("this is no git repository")
     assert done.returncode == 0, done.stderr
@@ -808,7 +851,7 @@ def test_the_autograder_for_gradescope(grading: Grading) -> None:
 
     results = root / "results" / "results.json"
     assert run().returncode == 0 and json.loads(results.read_text())["output"] == "Hand in one .cu file; there are 0."
-    given = assignment.read_assignment("swizzle", "a course")
+    given = assignment.read_assignment("swizzle", "practice course")
     (root / "submission" / "mine.cu").write_text(given.reference_answer())
     assert run().returncode == 0
     shown = json.loads(results.read_text())
@@ -873,8 +916,8 @@ def test_a_reference_answer_with_three_other_lines_is_found(name: str) -> None:
 
 
 def test_right_answers_of_different_people_are_not_alike() -> None:
-    """Answers to 06 that a student may come upon, all of them right for rows whose period is 2."""
-    given = assignment.read_assignment("swizzle", next(c for c in "abcdefgh" if chunks_mod_8(c) == 4))
+    """Answers to 06 that a student may come upon, all of them right for neighbouring rows."""
+    given = assignment.read_assignment("swizzle", "practice")
     gap = "  return row * Traits::kHeadDim + col;\n"
     assert gap in given.starter()
     bodies = (
@@ -887,10 +930,6 @@ def test_right_answers_of_different_people_are_not_alike() -> None:
     )
     files = {i: given.starter().replace(gap, body) for i, body in enumerate(bodies)}
     assert not similarity.similar_pairs(files, {9: given.reference_answer()}, given.starter(), {})
-
-
-def chunks_mod_8(course: str) -> int:
-    return assignment.read_assignment("swizzle", course).values["chunks"] % 8
 
 
 def test_an_archived_file_of_another_course_is_found_despite_its_numbers() -> None:

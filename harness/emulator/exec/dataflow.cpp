@@ -382,8 +382,12 @@ void Dataflow::count_in_flight(const std::vector<bool>& is_useful, UsefulWork& w
     for (const auto& [copy, size] : in_flight.copies) sum += is_useful[copy] ? size : 0;
     bytes.push_back(in_flight.of_one_warp ? sum * copying_warps : sum);
   }
+  // What a warp that does not copy finds in flight depends on how far the copying warps have got.
+  const auto counts = [&](const LoadOfCopy& load) { return is_useful[load.node]; };
+  const bool copiers_read = std::ranges::any_of(
+      loads_of_copies_, [&](const LoadOfCopy& load) { return counts(load) && snapshots_[load.snapshot].of_one_warp; });
   for (const LoadOfCopy& load : loads_of_copies_) {
-    if (!is_useful[load.node]) continue;
+    if (!counts(load) || (copiers_read && !snapshots_[load.snapshot].of_one_warp)) continue;
     ++work.loads_of_copies;
     work.bytes_in_flight += bytes[load.snapshot];
   }
@@ -395,7 +399,8 @@ UsefulWork Dataflow::finish() {
   struct Loaded {
     std::uint64_t bytes = 0, exponentials = 0;
   };
-  std::vector<Loaded> loaded(copies_.size());  // by warp: from global memory so far
+  std::vector<Loaded> loaded(copies_.size());         // by warp: from global memory so far
+  std::vector<std::uint64_t> copied(copies_.size());  // by warp: bytes
   for (std::size_t i = 1; i < nodes_.size(); ++i) {
     if (!is_useful[i]) continue;
     const Node& node = nodes_[i];
@@ -413,6 +418,7 @@ UsefulWork Dataflow::finish() {
         break;
       case Kind::copy:
         work.copy_bytes += bytes;
+        copied[node.warp] += bytes;
         break;
       case Kind::load:
         if (node.space == ptx::Space::shared) {
@@ -439,6 +445,7 @@ UsefulWork Dataflow::finish() {
     }
   }
   for (const auto& [bytes, exponentials] : loaded) work.bytes_around_exponentials += bytes * exponentials;
+  if (!copied.empty()) work.copy_bytes_of_one_warp = std::ranges::max(copied);
   count_distances(is_useful, work);
   count_in_flight(is_useful, work);
   start();

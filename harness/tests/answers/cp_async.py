@@ -170,6 +170,15 @@ def ahead_once(assignment: Assignment) -> str:
     )  # fmt: skip
 
 
+def with_one_warp_that_copies(assignment: Assignment) -> str:
+    """The ring, whose tiles the first warp copies while the others wait at the barrier."""
+    return changed(
+        assignment.reference_answer(),
+        ("  constexpr int kNumThreads = Traits::kNumWarps * 32;\n",
+         "  constexpr int kNumThreads = 32;\n  if (threadIdx.x >= kNumThreads) return;\n"),
+    )  # fmt: skip
+
+
 def one_tile_ahead(assignment: Assignment) -> str:
     """Two of the buffers are used."""
     return replaced((r"kStages = Traits::kStages,", "kStages = 2,"))(assignment)
@@ -290,5 +299,6 @@ ORDERED: list[tuple[str, Write]] = [
     ("a wait off by one", from_reference(("cp_async_wait<kStages - 2>();", "cp_async_wait<kStages - 1>();"))),
     ("a wait for every tile", without_ahead),
     ("a tile less in flight", from_reference(("cp_async_wait<kStages - 2>();", "cp_async_wait<kStages - 3>();"))),
+    ("one warp copies", with_one_warp_that_copies),
     ("all", reference),
 ]

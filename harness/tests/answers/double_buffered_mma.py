@@ -149,7 +149,14 @@ def with_whole_rows(assignment: Assignment) -> str:
 
 
 def further_ahead(assignment: Assignment) -> str:
-    return re.sub(r"kAhead = (\d)", lambda m: f"kAhead = {int(m[1]) + 1}", assignment.reference_answer())
+    """A piece more than the course requires, with a third buffer of Q."""
+    text = re.sub(r"kAhead = (\d)", lambda m: f"kAhead = {int(m[1]) + 1}", assignment.reference_answer())
+    return changed(
+        text,
+        ("kAhead <= kPiecesK, ", "kAhead <= 2 * kPiecesK, "), ("Q_rmem[2][kMmaM]", "Q_rmem[3][kMmaM]"),
+        ("Q_rmem[next_mma_k % 2]", "Q_rmem[next_mma_k % 3]"),
+        ("Q_rmem[piece / kPiecesK % 2]", "Q_rmem[piece / kPiecesK % 3]"),
+    )  # fmt: skip
 
 
 def with_a_lambda(assignment: Assignment) -> str:
@@ -205,6 +212,59 @@ def with_all_of_Q(assignment: Assignment) -> str:
     )  # fmt: skip
 
 
+def with_libcudacxx_pipeline(assignment: Assignment) -> str:
+    """libcu++: tiles are copied through a cuda::pipeline of the thread, with cuda::memcpy_async."""
+    text = re.sub(
+        r"copy_tile<Traits, (\w+)(, true)?>\(", r"copy_tile<Traits, \1\2>(pipe, ", assignment.reference_answer()
+    )
+    text, count = re.subn(
+        r"cp_async_16\(&(tile_smem\[.*\]), &(tile_gmem\[.*\])\);",
+        r"cuda::memcpy_async(&\1, &\2, cuda::aligned_size_t<16>(16), pipe);", text,
+    )  # fmt: skip
+    assert count == 1
+    return changed(
+        text,
+        ('#include "attention.h"\n', '#include "attention.h"\n\n#include <cuda/pipeline>\n'),
+        ("void copy_tile(Element* tile_smem,", "void copy_tile(cuda::pipeline<cuda::thread_scope_thread>& pipe, "
+                                               "Element* tile_smem,"),
+        ("  copy_tile<Traits, kBlockQ>(pipe, ", "  auto pipe = cuda::make_pipeline();\n  pipe.producer_acquire();\n"
+                                               "  copy_tile<Traits, kBlockQ>(pipe, "),
+        ("    copy_tile<Traits, kBlockKV>(pipe, V_smem", "    pipe.consumer_release();\n    pipe.producer_acquire();\n"
+                                                       "    copy_tile<Traits, kBlockKV>(pipe, V_smem"),
+        ("      copy_tile<Traits, kBlockKV>(pipe, K_smem", "      pipe.consumer_release();\n"
+                                                         "      pipe.producer_acquire();\n"
+                                                         "      copy_tile<Traits, kBlockKV>(pipe, K_smem"),
+        ("cp_async_commit();", "pipe.producer_commit();"), ("cp_async_wait<0>();", "pipe.consumer_wait();"),
+    )  # fmt: skip
+
+
+def with_libcudacxx_barrier(assignment: Assignment) -> str:
+    """libcu++: a cuda::barrier of the CTA, at which cuda::memcpy_async arrives, instead of waits and barriers."""
+    text = re.sub(
+        r"copy_tile<Traits, (\w+)(, true)?>\(", r"copy_tile<Traits, \1\2>(*full, ", assignment.reference_answer()
+    )
+    text, count = re.subn(
+        r"cp_async_16\(&(tile_smem\[.*\]), &(tile_gmem\[.*\])\);",
+        r"cuda::memcpy_async(&\1, &\2, cuda::aligned_size_t<16>(16), full);", text,
+    )  # fmt: skip
+    assert count == 1
+    text, waits = re.subn(r"cp_async_wait<0>\(\);.*\n    __syncthreads\(\);", "full->arrive_and_wait();", text)
+    assert waits == 2
+    return changed(
+        text,
+        ('#include "attention.h"\n', '#include "attention.h"\n\n#include <cuda/barrier>\n'),
+        ("void copy_tile(Element* tile_smem,", "void copy_tile(cuda::barrier<cuda::thread_scope_block>& full, "
+                                               "Element* tile_smem,"),
+        ("  copy_tile<Traits, kBlockQ>(*full, ",
+         "  using Barrier = cuda::barrier<cuda::thread_scope_block>;\n"
+         "  __shared__ alignas(Barrier) char barrier[sizeof(Barrier)];\n"
+         "  Barrier* full = reinterpret_cast<Barrier*>(barrier);\n"
+         "  if (threadIdx.x == 0) init(full, 128);\n  __syncthreads();\n"
+         "  copy_tile<Traits, kBlockQ>(*full, "),
+        ("cp_async_commit();", ""),
+    )  # fmt: skip
+
+
 CHEATS: dict[str, Write] = {
     "a scalar kernel": scalar(),
     "a scalar kernel with one ldmatrix": scalar(ONE_LDMATRIX),
@@ -230,6 +290,8 @@ HONEST: dict[str, Write] = {
     "registers that are shifted": with_rotating_registers,
     "the second mma first": with_mmas_in_turn,
     "Q in registers": with_all_of_Q,
+    "cuda::pipeline": with_libcudacxx_pipeline,
+    "cuda::barrier": with_libcudacxx_barrier,
     "extra barriers": with_extra_barriers,
     "O stored directly": with_O_stored_directly,
 }
