@@ -217,19 +217,25 @@ def names_of(lines: list[tuple[int, str]]) -> set[str]:
 
 def mutants_of(version: KernelFile, text: str, seed: int) -> list[Mutant]:
     """All mutants, one for each place, in the order in which they are tried: alternating between all kinds."""
+    return alternating(list(lines_of_code(text)), f"{seed}:{version.stem}")
+
+
+def alternating(lines: list[tuple[int, str]], seed: str, again: bool = False) -> list[Mutant]:
+    """The mutants of these lines, one for each place, alternating between all kinds; `again`: then the other changes of
+    the same places."""
     by_kind: dict[str, list[Mutant]] = {}
-    lines = list(lines_of_code(text))
     names = names_of(lines)
     for place, (number, code) in enumerate(lines):
         for kind, column, new in changes_of(code, names):
             by_kind.setdefault(kind, []).append(Mutant(number, place, column, kind, code.strip(), new.strip()))
     # Python guarantees the sequence of random() across versions, but not that of other functions.
-    generator = random.Random(f"{seed}:{version.stem}")
+    generator = random.Random(seed)
     for found in by_kind.values():
         found.sort(key=lambda mutant: (generator.random(), mutant.key))
     chosen: list[Mutant] = []
     taken: set[tuple[int, int]] = set()
     kinds = [by_kind[kind] for kind in sorted(by_kind)]
+    later: list[Mutant] = []
     while any(kinds):
         for found in kinds:
             while found:
@@ -238,7 +244,8 @@ def mutants_of(version: KernelFile, text: str, seed: int) -> list[Mutant]:
                     taken.add((mutant.line, mutant.column))
                     chosen.append(mutant)
                     break
-    return chosen
+                later.append(mutant)
+    return chosen + later if again else chosen
 
 
 def mutated(text: str, mutant: Mutant) -> str:
@@ -671,10 +678,12 @@ def main() -> int:
         "--places", type=int, default=60, metavar="N", help="number of mutants of each version (%(default)s)"
     )
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed that selects them (%(default)s)")
-    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="number of mutants checked at a time "
-        "(%(default)s)")
-    parser.add_argument("--limit", type=float, default=120, metavar="SECONDS", help="time limit of a mutant's check "
-        "(%(default)g)")
+    parser.add_argument(
+        "--jobs", type=int, default=1, metavar="N", help="number of mutants checked at a time (%(default)s)"
+    )
+    parser.add_argument(
+        "--limit", type=float, default=120, metavar="SECONDS", help="time limit of a mutant's check (%(default)g)"
+    )
     parser.add_argument("--build", type=Path, default=BUILD, help="build folder whose check is tested (build/)")
     parser.add_argument(
         "--before", type=Path, metavar="BUILD", help="build folder of an older checkout, whose check is tested as well"

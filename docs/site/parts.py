@@ -26,6 +26,7 @@ In a page:
 ```{hints}                  on an assignment's page: its hints, each folded away
 ```{mistakes} NN NN …       the mistakes that the tests plant in a kernel, and their symptoms
 ```{teachers}              what two teachers would give for answers, and the grader's points
+```{answer_mutants}        changed reference answers, and how many of them have fewer points
 """
 
 from __future__ import annotations
@@ -546,6 +547,21 @@ def teachers(facts: Facts, asked: Asked) -> list[Part]:
         for name, what, first, second, grader in table["answers"]
     ]
     return [Table("teachers", ["assignment", "answer", "first teacher", "second teacher", "grader"], rows)]
+
+
+@directive(has_argument=False)
+def answer_mutants(facts: Facts, asked: Asked) -> list[Part]:
+    """How many changes of each reference answer scripts/mutate_answers.py made, and what the grader gave."""
+    del facts, asked
+    recorded = json.loads((sources.ROOT / "harness" / "tests" / "answer_mutants.json").read_text(encoding="utf-8"))
+    columns = ("mutants", "lowered", "equivalent", "kept")
+    rows = [
+        [name.replace("_", " "), *(f"{row[column]}" for column in columns)]
+        for name, row in recorded["assignments"].items()
+    ]
+    rows.append(["all", *(f"{sum(row[column] for row in recorded['assignments'].values())}" for column in columns)])
+    heads = ["assignment", "mutants", "fewer points", "as good as the answer", "missed"]
+    return [Table("answer_mutants", heads, rows)]
 
 
 def _shows(fault: planted_faults.Fault) -> str:
