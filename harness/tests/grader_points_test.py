@@ -30,11 +30,7 @@ from compiler import Machine  # noqa: E402
 from engine import Grader  # noqa: E402
 from influence import disturbed  # noqa: E402
 
-
-def course_of(name: str) -> str:
-    """In 06, four rows start in the same bank, so that half of the conflicts can be removed."""
-    courses = (f"practice {i}" for i in range(100))
-    return next(course for course in courses if read_assignment(name, course).values.get("alike", 4) == 4)
+COURSE = "practice 0"
 
 
 class Graders:
@@ -46,7 +42,7 @@ class Graders:
 
     def __getitem__(self, name: str) -> Grader:
         if name not in self.made:
-            self.made[name] = Grader(self.machine, read_assignment(name, course_of(name)), "hidden")
+            self.made[name] = Grader(self.machine, read_assignment(name, COURSE), "hidden")
         return self.made[name]
 
 
@@ -153,7 +149,7 @@ def test_the_grader_orders_answers_as_two_teachers_do(ordered: str, results: dic
 
 def test_the_grader_is_about_as_far_from_the_teachers_as_they_are_from_each_other() -> None:
     rows = taught()
-    assert len(rows) == 40
+    assert len(rows) >= 40
     apart = sum(abs(first - second) for _, _, first, second, _ in rows) / len(rows)
     off = sum(abs((first + second) / 2 - recorded) for _, _, first, second, recorded in rows) / len(rows)
     assert off < 1.5 * apart, (off, apart)
