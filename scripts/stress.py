@@ -81,7 +81,7 @@ def case(
 ) -> Case:
     """`sizes` are batch, heads, seq_len and seq_len_kv. Only this problem is checked, unless requested otherwise."""
     problem = dict(zip(("batch", "heads", "seq_len", "seq_len_kv"), sizes, strict=True))
-    problem |= {"head_dim": HEAD_DIM, "dtype": c.dtype}
+    problem |= {"head_dim": c.head_dim, "dtype": c.dtype}
     if c.most_queries:
         problem["seq_len"] = min(problem["seq_len"], c.most_queries)
     return Case(name, c, problem, {"only_requested_problem": True} | request, may_be_refused)
@@ -196,6 +196,7 @@ def random_case(c: Configuration, seed: int) -> Case:
     batch, queries, keys = draw.randint(1, 3), length(c.block_q), length(c.block_kv)
     if c.most_queries:
         queries = draw.randint(1, c.most_queries)
+    queries = min(queries, c.most_queries or queries)
     if draw.random() < 0.3 and (queries % c.block_kv == 0 or "any_length" in c.solves):
         keys = queries
     fields: dict[str, Any] = {"causal": True} if draw.random() < 0.4 else {}

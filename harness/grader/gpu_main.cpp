@@ -232,7 +232,7 @@ json time_files(const json& request, EventWriter& events) {
                            .seq_len = problem.seq_len,
                            .seq_len_kv = problem.seq_len_kv,
                            .dtype = problem.dtype};
-  const Configuration& configuration = select_configuration(version, ladders.dtype, any_configuration, device);
+  const Configuration& configuration = select_configuration(version, ladders, any_configuration, device);
   ladders.head_dim = configuration.head_dim;
   for (const auto& why : {why_unsupported(version, configuration, ladders, words()),
                           why_unsupported_by_device(version, configuration, device, words())})

@@ -161,10 +161,10 @@ bool first_launch(int ordinal, const Configuration& configuration) {
   return launched.emplace(ordinal, &configuration).second;
 }
 
-const Configuration& configuration_of(const Version& version, Dtype dtype, const std::string& name,
+const Configuration& configuration_of(const Version& version, const AttentionProblem& problem, const std::string& name,
                                       const DeviceInfo& device) {
   try {
-    return select_configuration(version, dtype, name, device, kArguments);
+    return select_configuration(version, problem, name, device, kArguments);
   } catch (const UsageError& error) {
     throw UsageError(fmt::format("{}: {}", name.empty() ? "kernel" : "config", error.what()));
   }
@@ -243,11 +243,12 @@ const Version& fastest_version(const AttentionProblem& problem, bool log_sum_exp
                                bool without_tma) {
   const Version& newest = version_of("", without_tma ? nullptr : &device);
   const auto solves = [&](const Version& version) {
-    const Configuration* configuration = preferred_configuration(version, problem.dtype, device.smem_per_cta_bytes);
+    const Configuration* configuration =
+        preferred_configuration(version, problem.dtype, problem.head_dim, device.smem_per_cta_bytes);
     return configuration != nullptr && !why_unsupported(version, *configuration, problem, kArguments) &&
            !why_no_log_sum_exp(version, log_sum_exp);
   };
-  if (solves(newest) || find_configuration(newest, problem.dtype, "", device, kArguments).configuration == nullptr)
+  if (solves(newest) || find_configuration(newest, problem, "", device, kArguments).configuration == nullptr)
     return newest;
   const Version* best = nullptr;
   const auto rank = [](const Version& version) {
@@ -308,7 +309,7 @@ Answer forward(const Call& call, const Arrays& arrays, Place place, const std::a
   const Version& version = call.kernel.empty()
                                ? fastest_version(problem, log_sum_exp, device, goes_back(arrays).has_value())
                                : version_of(call.kernel, &device);
-  const Configuration& configuration = configuration_of(version, problem.dtype, call.config, device);
+  const Configuration& configuration = configuration_of(version, problem, call.config, device);
   refuse_if(why_unsupported(version, configuration, problem, kArguments));
   refuse_if(why_no_log_sum_exp(version, log_sum_exp));
   refuse_if(why_unsupported_by_device(version, configuration, device, kArguments));

@@ -86,6 +86,7 @@ nb::list configs(const std::string& kernel) {
                                                          : "bfloat16";
     dict["block_q"] = configuration.block_q;
     dict["block_kv"] = configuration.block_kv;
+    dict["head_dim"] = configuration.head_dim;
     dict["num_warps"] = configuration.num_warps;
     dict["stages"] = configuration.stages;
     dict["step_kv"] = configuration.step_kv;

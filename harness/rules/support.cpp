@@ -8,6 +8,7 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -28,6 +29,25 @@ std::optional<std::string> why_not_whole_tiles(const Version& version, const Con
   const std::string use = below > 0 ? fmt::format("{} or {}", below, below + tile) : fmt::format("{}", tile);
   return fmt::format("{} {} is not a multiple of {}, the {} of a tile of {} (configuration {}); use {}{}", name, length,
                      tile, unit, label(version), configuration.name, words.use_size(name), use);
+}
+
+// The values of head_dim that the version computes in this type, in order.
+std::set<int> head_dims(const Version& version, Dtype dtype) {
+  std::set<int> found;
+  for (const Configuration& configuration : version.configurations)
+    if (configuration.dtype == dtype) found.insert(configuration.head_dim);
+  return found;
+}
+
+// Those of this type and head_dim; if none has that head_dim, all of the type, so that a refusal can say what is allowed.
+std::vector<const Configuration*> configurations_for(const Version& version, Dtype dtype, std::int64_t head_dim) {
+  std::vector<const Configuration*> of_type, found;
+  for (const Configuration& configuration : version.configurations) {
+    if (configuration.dtype != dtype) continue;
+    of_type.push_back(&configuration);
+    if (configuration.head_dim == head_dim) found.push_back(&configuration);
+  }
+  return found.empty() ? of_type : found;
 }
 
 // "--causal is not supported by 16_overlapped_softmax; leave it out, or use …".
@@ -144,7 +164,7 @@ std::optional<std::string> why_unsupported(const Version& version, const Configu
                        label(version), to_string(configuration.dtype), to_string(problem.dtype));
   if (problem.head_dim != configuration.head_dim)
     return fmt::format("{} {} is not supported by {}; allowed: {}", words.size("head_dim"), problem.head_dim,
-                       label(version), configuration.head_dim);
+                       label(version), fmt::join(head_dims(version, problem.dtype), ", "));
   if (auto why = why_not_solved(version, problem, words)) return why;
   if (version.most_queries > 0 && problem.seq_len > version.most_queries)
     return fmt::format("{} {} is not supported by {}, which is made for few queries; allowed: 1 to {}",
@@ -203,25 +223,28 @@ std::optional<std::string> why_unsupported_by_device(const Version& version, con
                                                      const DeviceInfo& device, const Words& words) {
   if (auto why = why_not_on_device(version, device)) return why;
   if (configuration.smem_bytes <= device.smem_per_cta_bytes) return std::nullopt;
-  const Configuration* other = preferred_configuration(version, configuration.dtype, device.smem_per_cta_bytes);
+  const Configuration* other =
+      preferred_configuration(version, configuration.dtype, configuration.head_dim, device.smem_per_cta_bytes);
   return fmt::format("configuration {} of {} needs {} bytes of shared memory per CTA, but {} has {}; {}",
                      configuration.name, label(version), configuration.smem_bytes, device.name,
                      device.smem_per_cta_bytes,
                      other != nullptr ? "use " + words.use_config(other->name) : "it needs another GPU");
 }
 
-const Configuration* preferred_configuration(const Version& version, Dtype dtype, int smem_per_cta_bytes) {
-  for (const Configuration& configuration : version.configurations)
-    if (configuration.dtype == dtype && configuration.smem_bytes <= smem_per_cta_bytes) return &configuration;
+const Configuration* preferred_configuration(const Version& version, Dtype dtype, std::int64_t head_dim,
+                                             int smem_per_cta_bytes) {
+  for (const Configuration* configuration : configurations_for(version, dtype, head_dim))
+    if (configuration->smem_bytes <= smem_per_cta_bytes) return configuration;
   return nullptr;
 }
 
-FoundConfiguration find_configuration(const Version& version, Dtype dtype, const std::string& name,
+FoundConfiguration find_configuration(const Version& version, const AttentionProblem& problem, const std::string& name,
                                       const DeviceInfo& device, const Words& words) {
+  const Dtype dtype = problem.dtype;
   const Configuration* first = nullptr;
   std::vector<std::string> known;
-  for (const Configuration& configuration : version.configurations) {
-    if (configuration.dtype != dtype) continue;
+  for (const Configuration* one : configurations_for(version, dtype, problem.head_dim)) {
+    const Configuration& configuration = *one;
     if (!name.empty() && configuration.name == name) return {&configuration, ""};
     if (first == nullptr) first = &configuration;
     known.push_back(configuration.name);
@@ -232,13 +255,13 @@ FoundConfiguration find_configuration(const Version& version, Dtype dtype, const
   if (!name.empty())
     return {nullptr, fmt::format("{} has no configuration '{}' for {}; it has {}", label(version), name,
                                  to_string(dtype), fmt::join(known, ", "))};
-  const Configuration* preferred = preferred_configuration(version, dtype, device.smem_per_cta_bytes);
+  const Configuration* preferred = preferred_configuration(version, dtype, problem.head_dim, device.smem_per_cta_bytes);
   return {preferred != nullptr ? preferred : first, ""};
 }
 
-const Configuration& select_configuration(const Version& version, Dtype dtype, const std::string& name,
-                                          const DeviceInfo& device, const Words& words) {
-  const FoundConfiguration found = find_configuration(version, dtype, name, device, words);
+const Configuration& select_configuration(const Version& version, const AttentionProblem& problem,
+                                          const std::string& name, const DeviceInfo& device, const Words& words) {
+  const FoundConfiguration found = find_configuration(version, problem, name, device, words);
   if (found.configuration == nullptr) throw UsageError(found.why_none);
   if (name.empty())
     if (const auto why = why_unsupported_by_device(version, *found.configuration, device, words))

@@ -79,22 +79,24 @@ std::optional<std::string> why_unsupported_by_device(const Version& version, con
                                                      const DeviceInfo& device, const Words& words = kFlags);
 
 /// The configuration that the version runs on a GPU whose CTAs can have this much shared memory: the first of the right
-/// type that fits; nullptr if none does.
-const Configuration* preferred_configuration(const Version& version, Dtype dtype, int smem_per_cta_bytes);
+/// type and head_dim that fits, or of any head_dim if none has this one; nullptr if none fits.
+const Configuration* preferred_configuration(const Version& version, Dtype dtype, std::int64_t head_dim,
+                                             int smem_per_cta_bytes);
 
-/// The configuration of this name and type, or with an empty name the preferred one; if none fits the device, the first
+/// The configuration of this name with the problem's type and head_dim, or with an empty name the preferred one; if none fits the device, the first
 /// of the type, so that the message can say what it would need. nullptr and the reason if there is no such
 /// configuration at all.
 struct FoundConfiguration {
   const Configuration* configuration = nullptr;
   std::string why_none;
 };
-FoundConfiguration find_configuration(const Version& version, Dtype dtype, const std::string& name,
+FoundConfiguration find_configuration(const Version& version, const AttentionProblem& problem, const std::string& name,
                                       const DeviceInfo& device, const Words& words = kFlags);
 
 /// The same for callers that are about to launch it. Throws UsageError if there is no such configuration, or none fits.
-const Configuration& select_configuration(const Version& version, Dtype dtype, const std::string& name,
-                                          const DeviceInfo& device, const Words& words = kFlags);
+const Configuration& select_configuration(const Version& version, const AttentionProblem& problem,
+                                          const std::string& name, const DeviceInfo& device,
+                                          const Words& words = kFlags);
 
 /// Device memory that a run needs: Q, K, V, O and the version's workspace, each between guard bands, and the buffer that
 /// the benchmark writes to flush an L2 of `l2_bytes`. A double, because the sizes that a user may type overflow 64 bits.

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <utility>
 
 #include "problem/problem.h"
 #include "rules/support.h"
@@ -27,6 +28,57 @@ Version version_of_plain_problems() {
                                     .workspace_bytes = no_workspace,
                                     .launch = {}};
   return {.number = 6, .name = "swizzle", .source = "kernels/06_swizzle.cu", .configurations = {configuration}};
+}
+
+TEST(CheckSets, AVersionThatSolvesMoreIsCheckedWithMore) {
+  Version version = version_of_plain_problems();
+  const Configuration& configuration = version.configurations[0];
+  const auto plain = check_sets(version, configuration, kRequested, {});
+  const auto count = [&](auto&& what) {
+    const auto sets = check_sets(version, configuration, kRequested, {});
+    for (const CheckSet& set : sets)
+      EXPECT_EQ(why_unsupported(version, configuration, set.problem), std::nullopt) << set.name;
+    EXPECT_GE(sets.size(), plain.size());
+    return std::count_if(sets.begin(), sets.end(), [&](const CheckSet& set) { return what(set.problem); });
+  };
+  const auto masked = [](const AttentionProblem& p) { return p.causal; };
+  const auto with_a_tail = [](const AttentionProblem& p) { return p.seq_len % 128 != 0 && p.seq_len_kv % 64 != 0; };
+  const auto blind_rows = [](const AttentionProblem& p) { return p.causal && p.seq_len > p.seq_len_kv; };
+  const auto longer_keys = [](const AttentionProblem& p) { return p.causal && p.seq_len < p.seq_len_kv; };
+  EXPECT_EQ(count(masked), 0);
+  EXPECT_EQ(count(with_a_tail), 0);
+  version.solves.any_length = true;
+  EXPECT_EQ(count(masked), 0);
+  EXPECT_GE(count(with_a_tail), 3);
+  const auto sets_of_any_length = check_sets(version, configuration, kRequested, {});
+  EXPECT_TRUE(std::ranges::any_of(sets_of_any_length, [&](const CheckSet& set) {
+    return set.packing == Packing::with_gaps && with_a_tail(set.problem);
+  }));
+  EXPECT_TRUE(std::ranges::any_of(sets_of_any_length, [](const CheckSet& set) {
+    return set.distribution == Distribution::adversarial && set.problem.seq_len_kv % 64 != 0;
+  }));
+  version.solves.causal = true;
+  EXPECT_GE(count(blind_rows), 2);
+  EXPECT_GE(count(longer_keys), 2);
+  EXPECT_GE(count([&](const AttentionProblem& p) { return masked(p) && with_a_tail(p); }), 2);
+  version.solves.any_length = false;
+  EXPECT_GE(count(masked), 3);
+  EXPECT_EQ(count(with_a_tail), 0);
+
+  const auto grouped = [](const AttentionProblem& p) { return p.kv_heads > 0; };
+  const auto of_lengths = [](const AttentionProblem& p) { return !p.lengths.empty() && !p.lengths_kv.empty(); };
+  const auto padded = [](const AttentionProblem& p) { return std::ranges::count(p.lengths, 0) > 0; };
+  EXPECT_EQ(count(grouped) + count(of_lengths), 0);
+  const std::pair<bool Solves::*, std::function<bool(const AttentionProblem&)>> fields[] = {
+      {&Solves::kv_heads, grouped}, {&Solves::lengths, of_lengths}, {&Solves::lengths, padded}};
+  for (const auto& [member, uses] : fields) {
+    version.solves = {};
+    version.solves.*member = true;
+    const auto alone = count(uses);
+    EXPECT_GE(alone, 2);
+    version.solves.causal = true;
+    EXPECT_EQ(count(uses), 2 * alone);
+  }
 }
 
 TEST(CheckSets, PackedSequencesAndScoresAreChecked) {

@@ -237,10 +237,28 @@ TEST(Support, SharedMemoryIsWhatTheDeviceHas) {
 
 TEST(Support, TheFirstConfigurationThatFitsIsPreferred) {
   const Version version = make_version();
-  EXPECT_EQ(preferred_configuration(version, Dtype::fp16, 232'448), &version.configurations[0]);
-  EXPECT_EQ(preferred_configuration(version, Dtype::fp16, 101'376), &version.configurations[1]);
-  EXPECT_EQ(preferred_configuration(version, Dtype::bf16, 101'376), &version.configurations[2]);
-  EXPECT_EQ(preferred_configuration(version, Dtype::bf16, 1'000), nullptr);
+  EXPECT_EQ(preferred_configuration(version, Dtype::fp16, 128, 232'448), &version.configurations[0]);
+  EXPECT_EQ(preferred_configuration(version, Dtype::fp16, 128, 101'376), &version.configurations[1]);
+  EXPECT_EQ(preferred_configuration(version, Dtype::bf16, 128, 101'376), &version.configurations[2]);
+  EXPECT_EQ(preferred_configuration(version, Dtype::bf16, 128, 1'000), nullptr);
+}
+
+TEST(Support, TheConfigurationHasTheProblemsHeadDim) {
+  Version version = make_version();
+  version.configurations.insert(version.configurations.begin(), make_configuration("64", Dtype::fp16, 128, 64, 9'000));
+  version.configurations.front().head_dim = 64;
+  const Configuration& small = version.configurations[0];
+  EXPECT_EQ(preferred_configuration(version, Dtype::fp16, 64, 232'448), &small);
+  EXPECT_EQ(preferred_configuration(version, Dtype::fp16, 128, 232'448), &version.configurations[1]);
+  AttentionProblem problem = kProblem;
+  EXPECT_EQ(find_configuration(version, problem, "", some_gpu()).configuration, &version.configurations[2]);
+  EXPECT_THAT(find_configuration(version, problem, "64", some_gpu()).why_none, HasSubstr("it has 128x64, 64x32"));
+  problem.head_dim = 64;
+  EXPECT_EQ(find_configuration(version, problem, "", some_gpu()).configuration, &small);
+  EXPECT_EQ(why_unsupported(version, small, problem), std::nullopt);
+  problem.head_dim = 96;
+  EXPECT_EQ(why_unsupported(version, *find_configuration(version, problem, "", some_gpu()).configuration, problem),
+            "head_dim 96 is not supported by 06_swizzle; allowed: 64, 128");
 }
 
 TEST(Support, MemoryCountsTensorsWorkspaceAndFlush) {
@@ -407,57 +425,6 @@ TEST(CheckSets, AGpuGetsMoreQueryTilesThanItRunsAtATime) {
     EXPECT_NE(most_tiles() % ctas, 0) << "some CTAs take one more";
     device.is_virtual = true;
     EXPECT_LT(most_tiles(), 20);
-  }
-}
-
-TEST(CheckSets, AVersionThatSolvesMoreIsCheckedWithMore) {
-  const Configuration configuration = make_configuration("", Dtype::fp16, 128, 64, 0);
-  Version version{.number = 6, .name = "swizzle", .source = "kernels/06_swizzle.cu", .configurations = {configuration}};
-  const auto plain = check_sets(version, configuration, kProblem, {});
-  const auto count = [&](auto&& what) {
-    const auto sets = check_sets(version, configuration, kProblem, {});
-    for (const CheckSet& set : sets)
-      EXPECT_EQ(why_unsupported(version, configuration, set.problem), std::nullopt) << set.name;
-    EXPECT_GE(sets.size(), plain.size());
-    return std::count_if(sets.begin(), sets.end(), [&](const CheckSet& set) { return what(set.problem); });
-  };
-  const auto masked = [](const AttentionProblem& p) { return p.causal; };
-  const auto with_a_tail = [](const AttentionProblem& p) { return p.seq_len % 128 != 0 && p.seq_len_kv % 64 != 0; };
-  const auto blind_rows = [](const AttentionProblem& p) { return p.causal && p.seq_len > p.seq_len_kv; };
-  const auto longer_keys = [](const AttentionProblem& p) { return p.causal && p.seq_len < p.seq_len_kv; };
-  EXPECT_EQ(count(masked), 0);
-  EXPECT_EQ(count(with_a_tail), 0);
-  version.solves.any_length = true;
-  EXPECT_EQ(count(masked), 0);
-  EXPECT_GE(count(with_a_tail), 3);
-  const auto sets_of_any_length = check_sets(version, configuration, kProblem, {});
-  EXPECT_TRUE(std::ranges::any_of(sets_of_any_length, [&](const CheckSet& set) {
-    return set.packing == Packing::with_gaps && with_a_tail(set.problem);
-  }));
-  EXPECT_TRUE(std::ranges::any_of(sets_of_any_length, [](const CheckSet& set) {
-    return set.distribution == Distribution::adversarial && set.problem.seq_len_kv % 64 != 0;
-  }));
-  version.solves.causal = true;
-  EXPECT_GE(count(blind_rows), 2);
-  EXPECT_GE(count(longer_keys), 2);
-  EXPECT_GE(count([&](const AttentionProblem& p) { return masked(p) && with_a_tail(p); }), 2);
-  version.solves.any_length = false;
-  EXPECT_GE(count(masked), 3);
-  EXPECT_EQ(count(with_a_tail), 0);
-
-  const auto grouped = [](const AttentionProblem& p) { return p.kv_heads > 0; };
-  const auto of_lengths = [](const AttentionProblem& p) { return !p.lengths.empty() && !p.lengths_kv.empty(); };
-  const auto padded = [](const AttentionProblem& p) { return std::ranges::count(p.lengths, 0) > 0; };
-  EXPECT_EQ(count(grouped) + count(of_lengths), 0);
-  const std::pair<bool Solves::*, std::function<bool(const AttentionProblem&)>> fields[] = {
-      {&Solves::kv_heads, grouped}, {&Solves::lengths, of_lengths}, {&Solves::lengths, padded}};
-  for (const auto& [member, uses] : fields) {
-    version.solves = {};
-    version.solves.*member = true;
-    const auto alone = count(uses);
-    EXPECT_GE(alone, 2);
-    version.solves.causal = true;
-    EXPECT_EQ(count(uses), 2 * alone);
   }
 }
 

@@ -37,7 +37,7 @@ void refuse_if(const std::optional<std::string>& why) {
 // The configuration of this name, after checking that it can run the problem here.
 const Configuration& runnable_configuration(const Version& version, const Request& request, const std::string& name,
                                             const DeviceInfo& device) {
-  const Configuration& configuration = select_configuration(version, request.problem.dtype, name, device);
+  const Configuration& configuration = select_configuration(version, request.problem, name, device);
   refuse_if(why_unsupported(version, configuration, request.problem));
   refuse_if(why_unsupported_by_device(version, configuration, device));
   refuse_if(why_no_memory(version, configuration, request.problem, device));

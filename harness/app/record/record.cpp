@@ -100,7 +100,8 @@ std::vector<std::pair<AttentionProblem, const Configuration*>> what_to_record(co
   }
   for (const AttentionProblem& problem : standard_problems(version))
     for (const Configuration& configuration : version.configurations)
-      if (configuration.dtype == problem.dtype) runs.emplace_back(problem, &configuration);
+      if (configuration.dtype == problem.dtype && configuration.head_dim == problem.head_dim)
+        runs.emplace_back(problem, &configuration);
   return runs;
 }
 
@@ -184,6 +185,16 @@ std::vector<AttentionProblem> standard_problems(const Version& version) {
       for (std::int64_t i = 1; i <= problem.batch; ++i) problem.lengths.push_back(problem.seq_len * i / problem.batch);
       problem.lengths_kv = problem.lengths;
     });
+  std::set<int> head_dims;
+  for (const Configuration& configuration : version.configurations) head_dims.insert(configuration.head_dim);
+  head_dims.erase(static_cast<int>(kStandardHeadDim));
+  for (const int head_dim : head_dims)
+    for (const bool causal : {false, true})
+      if (!causal || version.solves.causal)
+        add_all([&](AttentionProblem& problem) {
+          problem.head_dim = head_dim;
+          problem.causal = causal;
+        });
   if (version.solves.packed) {
     problems.push_back(packed_standard_problem());
     problems.back().causal = version.solves.causal;

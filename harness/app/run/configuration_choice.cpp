@@ -43,7 +43,7 @@ ConfigurationChoice choose_configuration(const Version& version, const std::stri
                                          const AttentionProblem& problem, const std::optional<Gpu>& gpu, int sm) {
   const auto why_not_here = gpu ? why_not_on_device(version, gpu->info) : std::nullopt;
   const DeviceInfo device = gpu && !why_not_here ? gpu->info : bare_sm(sm);
-  const auto [configuration, why_none] = find_configuration(version, problem.dtype, name, device);
+  const auto [configuration, why_none] = find_configuration(version, problem, name, device);
   if (configuration == nullptr) return {nullptr, why_none, false, "", ""};
   if (const auto why = why_not(version, *configuration, problem, device)) return {configuration, *why, false, "", ""};
   return {configuration, why_not_here.value_or(""), why_not_here.has_value(), "", ""};

@@ -69,6 +69,7 @@ class Config:
     dtype: str  # "float16", "bfloat16" or "float8_e4m3fn"
     block_q: int  # query rows per CTA: seq_len of q must be a multiple
     block_kv: int  # keys per K/V tile: seq_len of k and v must be a multiple
+    head_dim: int  # of q, k and v
     num_warps: int  # per CTA
     stages: int  # buffers for K/V tiles
     step_kv: int  # keys per step: block_kv, or a part of it
@@ -157,9 +158,10 @@ def forward(
     seq_len and fewer heads: head h of q then reads their head h // (q.shape[2] // k.shape[2]) (grouped-query
     attention). All arrays are float16, or all are bfloat16; they are from one library and on one device. Alternatively,
     all are float8_e4m3fn, or its bits as uint8, with `scales` and a kernel that computes this type, "fp8"; out is then
-    float16. head_dim is 128 and contiguous. The other strides are multiples of 16 bytes, so you can pass slices of a
-    packed q, k and v as they are. Each seq_len of a version of the ladder is a multiple of the kernel's tile; see
-    configs(). Extensions of the ladder solve more problems. A kernel rejects problems that it does not solve.
+    float16. head_dim is that of one of configs(kernel), mostly 128, and contiguous. The other strides are multiples of
+    16 bytes, so you can pass slices of a packed q, k and v as they are. Each seq_len of a version of the ladder is a
+    multiple of the kernel's tile; see configs(). Extensions of the ladder solve more problems. A kernel rejects
+    problems that it does not solve.
 
     kernel         "07", "07_ldmatrix" or 7, or the name of an extension; None is the fastest version that solves the
                    problem on the device, which which() names: the newest of the ladder, or else the last extension of
