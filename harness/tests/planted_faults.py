@@ -1823,6 +1823,8 @@ FAULTS += [
         "The tiles that rows with ends",
         "start + 1) - begin",
         "1) - begin",
+        "deadlock",
+        WAIT,
     ),
     Fault(
         "hidden tiles are skipped after the first tile",
