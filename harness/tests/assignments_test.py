@@ -188,7 +188,7 @@ def test_conflicts_of_the_copy_of_O_alone_are_not_called_those_of_fragments_in_0
     graders: dict, tmp_path: Path
 ) -> None:
     """A rotation instead of the XOR separates the rows of fragments, but not the chunks of adjacent rows."""
-    grader = graders["06_swizzle", COURSES[0]]
+    grader = graders["06_swizzle", COURSES[1]]  # rows of more than four chunks
     answer = grader.assignment.reference_answer()
     rotated = re.sub(r"\(col / kChunk\) \^ \((.*)\);", r"(col / kChunk + \1) % Traits::kChunksPerRow;", answer)
     assert rotated != answer
