@@ -7,6 +7,7 @@ study files are written here.
 
 import json
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -108,6 +109,13 @@ def test_list(tracks: Cli) -> None:
     named = [line.split()[0] for line in outcome.out.splitlines() if line.startswith(tuple(tracks.names))]
     assert named == tracks.names
     assert "The idea of causal" in outcome.out and "The idea of 02 · wgmma" in outcome.out
+
+
+def test_the_list_shows_each_track_once() -> None:
+    """Extensions are ordered by name whatever their track, and once split the list into eight parts."""
+    listed = subprocess.run([BUILD / "harness", "--list"], capture_output=True, text=True, check=True).stdout
+    tracks = re.findall(r"^kernels/\S*$", listed, re.MULTILINE)
+    assert "kernels/hopper/extensions/" in tracks and len(tracks) == len(set(tracks))
 
 
 @pytest.mark.parametrize(("text", "kernels"), [

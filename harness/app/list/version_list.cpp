@@ -102,6 +102,19 @@ std::string in_short(const std::string& idea) { return idea.substr(0, idea.find(
 // "kernels/hopper", because each track is a folder.
 std::string track_of(const Version& version) { return version.source.substr(0, version.source.rfind('/')); }
 
+// Those of a track together: extensions are ordered by their names alone, whatever their track.
+std::vector<const Version*> versions_by_track() {
+  std::vector<const Version*> ordered;
+  std::vector<std::string> tracks;
+  for (const Version& version : versions()) {
+    ordered.push_back(&version);
+    if (std::ranges::find(tracks, track_of(version)) == tracks.end()) tracks.push_back(track_of(version));
+  }
+  std::ranges::stable_sort(ordered, {},
+                           [&](const Version* version) { return std::ranges::find(tracks, track_of(*version)); });
+  return ordered;
+}
+
 }  // namespace
 
 int list_versions(const Options& options) {
@@ -136,7 +149,8 @@ int list_versions(const Options& options) {
   text += "\n" + paint.bold(header + (in_row ? "  idea" : "")) + "\n";
   bool stale = false;
   std::string track;
-  for (const Version& version : versions()) {
+  for (const Version* const shown : versions_by_track()) {
+    const Version& version = *shown;
     if (track_of(version) != track) {
       track = track_of(version);
       text += "\n" + paint.dim(track + "/") + "\n";
