@@ -211,10 +211,7 @@ void add_other_windows(Sets& sets, const Solves& solves, const Configuration& co
   const auto add = [&](const std::string& name, std::int64_t left, std::int64_t right, bool masked_too = false) {
     other.window_left = left;
     other.window_right = right;
-    if (masked_too)
-      add_masked_too(sets, solves, name, other);
-    else
-      add_masked_too(sets, {}, name, other);
+    add_masked_too(sets, masked_too ? solves : Solves{}, name, other);
   };
   add("a window on the left", block_kv / 2 + 1, kNoWindow);
   add("a window on the right", kNoWindow, block_kv / 2 + 1);
