@@ -269,7 +269,7 @@ const Version& fastest_version(const AttentionProblem& problem, bool log_sum_exp
 
 }  // namespace
 
-const Version& version_of(const std::string& kernel, const DeviceInfo* device) {
+const Version& version_of(std::string_view kernel, const DeviceInfo* device) {
   const auto runs = [&](const Version& version) {
     return device != nullptr ? !why_not_on_device(version, *device) : version.architecture == Architecture::sm_80;
   };
@@ -278,7 +278,7 @@ const Version& version_of(const std::string& kernel, const DeviceInfo* device) {
     if (!version.is_extension() && version.most_queries == 0 && runs(version)) newest = &version;
   if (kernel.empty() && newest != nullptr) return *newest;
   try {
-    return select_version(kernel);
+    return select_version(std::string(kernel));
   } catch (const UsageError& error) {
     throw UsageError(fmt::format("kernel: {}", error.what()));
   }

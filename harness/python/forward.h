@@ -51,7 +51,7 @@ struct Answer {
 
 /// The version of that name; if it is empty, the one with the highest number that the device runs, or, with nullptr,
 /// that every device runs. Throws UsageError if there is none.
-const Version& version_of(const std::string& kernel, const DeviceInfo* device);
+const Version& version_of(std::string_view kernel, const DeviceInfo* device);
 
 /// Checks the arguments and enqueues one launch. Also waits for it if it is timed, and on the virtual GPU. Throws
 /// UsageError for invalid arguments, UnavailableError if the GPU is too old, OutOfMemory, CudaError. Once `interrupt`
