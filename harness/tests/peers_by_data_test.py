@@ -15,6 +15,7 @@ import pytest
 from comparison.reference import Reference
 from float64_attention import attention
 from made_up_machine import ROOT, MadeUpMachine, write_harness
+from numpy_torch import NumpyTorch, Tensor
 from schemas import validate_peers_by_data
 
 KNOWN = ["16_overlapped_softmax", "23_overlap", "25_first_guess", "26_ping_pong", "27_three_consumers", "fp8"]
@@ -195,7 +196,7 @@ def test_a_table_to_which_a_peer_was_added_is_not_complete(
         (lambda part: part["data"].pop("steps"), "another selection of data;"),
         (
             lambda part: part["peers"][0]["results"][0].update(seq_len=512),
-            "another selection of types or lengths;",
+            "another selection of dtypes or lengths;",
         ),
         (lambda part: part.pop("problem"), "cannot be used: KeyError: 'problem';"),
     ],
@@ -262,52 +263,6 @@ def test_bad_usage(
 
 
 # ---- correctness ----
-
-
-class Tensor(np.ndarray):
-    """The operations of PyTorch's tensors that Reference uses, implemented with NumPy."""
-
-    device = "cpu"
-
-    def float(self) -> Tensor:
-        return self.astype(np.float32)
-
-    def to(self, dtype: type) -> Tensor:
-        return self.astype(dtype)
-
-    def abs(self) -> Tensor:
-        return np.abs(self)
-
-    def amax(self, dim: int | tuple[int, ...] | None = None, keepdim: bool = False) -> Tensor:
-        return np.max(self, axis=dim, keepdims=keepdim)
-
-    def sum(self, dim: int, keepdim: bool = False) -> Tensor:
-        return np.sum(np.asarray(self), axis=dim, keepdims=keepdim).view(Tensor)
-
-
-class NumpyTorch:
-    float16, float32, float8_e4m3fn = np.float16, np.float32, "e4m3"
-    exp, exp2, floor, log2 = np.exp, np.exp2, np.floor, np.log2
-
-    @staticmethod
-    def ones(shape: tuple[int, ...], device: str) -> Tensor:
-        return np.ones(shape, np.float32).view(Tensor)
-
-    @staticmethod
-    def empty(shape: tuple[int, ...], dtype: type, device: str) -> Tensor:
-        return np.full(shape, np.nan, dtype).view(Tensor)
-
-    @staticmethod
-    def stack(tensors: list[np.float32]) -> Tensor:
-        return np.stack(tensors).view(Tensor)
-
-    @staticmethod
-    def where(condition: Tensor, here: Tensor, there: Tensor) -> Tensor:
-        return np.where(condition, here, there).view(Tensor)
-
-    @staticmethod
-    def finfo(dtype: type) -> np.finfo:
-        return np.finfo(dtype)
 
 
 def in_fp16(name: str) -> list[Tensor]:

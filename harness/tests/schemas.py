@@ -18,6 +18,7 @@ _TUNING = _load("tuning.schema.json")
 _VERSIONS = _load("versions.schema.json")
 _PEERS = _load("peers.schema.json")
 _PEERS_BY_DATA = _load("peers_by_data.schema.json")
+_PEERS_BY_PROBLEM = _load("peers_by_problem.schema.json")
 _FP8_ERROR = _load("fp8_error.schema.json")
 _DEBUG = _load("debug.schema.json")
 _NCU = _load("ncu.schema.json")
@@ -62,6 +63,11 @@ def validate_peers(document: dict[str, Any]) -> None:
 def validate_peers_by_data(document: dict[str, Any]) -> None:
     """A peers_by_data.json as scripts/peers --data writes it."""
     _validate(_PEERS_BY_DATA, document)
+
+
+def validate_peers_by_problem(document: dict[str, Any]) -> None:
+    """A peers_by_problem.json as scripts/peers --problem writes it."""
+    _validate(_PEERS_BY_PROBLEM, document)
 
 
 def validate_fp8_error(document: dict[str, Any]) -> None:

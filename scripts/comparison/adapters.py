@@ -9,20 +9,32 @@ from types import ModuleType
 from typing import Any
 
 from comparison.implementations import Implementation
+from comparison.problems import PLAIN, Problem
+
+# Reasons for Implementation.lacks.
+ONLY_PLAIN = dict.fromkeys(("causal", "kv_heads", "window"), "computes plain attention only")
+NOT_COMPILED = dict.fromkeys(("causal", "kv_heads", "window"), "left out, because it compiles anew for each problem")
+SDPA_LACKS = {"window": "scaled_dot_product_attention takes no window"}
 
 
-def flash_attention_3() -> Callable[[Any, Any, Any, Any], Any]:
+def masks(problem: Problem) -> dict[str, Any]:
+    """The arguments that flash-attn and FlashAttention-3 take for a problem. Both count the heads of k themselves."""
+    made: dict[str, Any] = {"causal": True} if problem.causal else {}
+    return made if problem.window_left is None else made | {"window_size": (problem.window_left, 0)}
+
+
+def flash_attention_3() -> Callable[..., Any]:
     """Returns a function that computes attention on (q, k, v, scales), where scales are None or, for e4m3, [3, batch,
-    heads].
+    heads]; a fifth argument is a problem other than the plain one.
 
     Raises any error that importing it raises.
     """
     from flash_attn_interface import flash_attn_func
 
-    def attention(q: Any, k: Any, v: Any, scales: Any) -> Any:  # noqa: ANN401 (tensors)
+    def attention(q: Any, k: Any, v: Any, scales: Any, problem: Problem = PLAIN) -> Any:  # noqa: ANN401 (tensors)
         names = ("q_descale", "k_descale", "v_descale")  # [batch, heads] each
         descales = {} if scales is None else dict(zip(names, scales, strict=True))
-        output = flash_attn_func(q, k, v, **descales)
+        output = flash_attn_func(q, k, v, **descales, **masks(problem))
         return output[0] if isinstance(output, tuple) else output  # some releases add the log of the sums
 
     return attention
@@ -69,16 +81,19 @@ class Adapters:
         backend = getattr(SDPBackend, backend_name)
         attention = self.torch.nn.functional.scaled_dot_product_attention
 
-        def prepare(q: Any, k: Any, v: Any, out: Any) -> Callable[[], Any]:  # noqa: ANN401
+        def prepare(q: Any, k: Any, v: Any, out: Any, problem: Problem = PLAIN) -> Callable[[], Any]:  # noqa: ANN401
             q, k, v = (tensor.transpose(1, 2) for tensor in (q, k, v))  # views: SDPA wants heads before seq_len
+            options = {"is_causal": True} if problem.causal else {}
+            options |= {"enable_gqa": True} if "kv_heads" in problem.fields else {}
 
             def launch() -> Any:  # noqa: ANN401
                 with sdpa_kernel(backend):
-                    return attention(q, k, v).transpose(1, 2)
+                    return attention(q, k, v, **options).transpose(1, 2)
 
             return launch
 
-        return Implementation(name, note + (self._hopper() if name == "cuDNN" else ""), prepare)
+        note += self._hopper() if name == "cuDNN" else ""
+        return Implementation(name, note, prepare, lacks=SDPA_LACKS)
 
     def _flex(self) -> Implementation:
         from torch.nn.attention.flex_attention import flex_attention
@@ -89,21 +104,25 @@ class Adapters:
             compiled = self.torch.compile(flex_attention, dynamic=False)
             return lambda: compiled(q, k, v).transpose(1, 2)
 
-        return Implementation("FlexAttention", "Triton" + self._hopper(), prepare)
+        return Implementation("FlexAttention", "Triton" + self._hopper(), prepare, lacks=NOT_COMPILED)
 
     def _flash_attn(self) -> Implementation:
         from flash_attn import flash_attn_func
 
         note = f"its own package, {importlib.metadata.version('flash-attn')}"
-        return Implementation("flash-attn", note, lambda q, k, v, out: lambda: flash_attn_func(q, k, v))
+
+        def prepare(q: Any, k: Any, v: Any, out: Any, problem: Problem = PLAIN) -> Callable[[], Any]:  # noqa: ANN401
+            return lambda: flash_attn_func(q, k, v, **masks(problem))
+
+        return Implementation("flash-attn", note, prepare)
 
     def _flash_attention_3(self) -> Implementation:
         attention = flash_attention_3()
-        return Implementation(
-            "FlashAttention-3",
-            "Hopper instructions",
-            lambda q, k, v, out: lambda scales=self.scales: attention(q, k, v, scales),
-        )
+
+        def prepare(q: Any, k: Any, v: Any, out: Any, problem: Problem = PLAIN) -> Callable[[], Any]:  # noqa: ANN401
+            return lambda scales=self.scales: attention(q, k, v, scales, problem)
+
+        return Implementation("FlashAttention-3", "Hopper instructions", prepare)
 
     def _from_scratch(self) -> Implementation:
         import flash_attention
@@ -125,7 +144,7 @@ class Adapters:
             implementation.note = f"its final kernel, fastest tile: {' or '.join(sorted(tiles))}"
             return lambda: flash_attention.forward(config, q, k, v, out)
 
-        implementation = Implementation("flash_attention_from_scratch", "its final kernel", prepare)
+        implementation = Implementation("flash_attention_from_scratch", "its final kernel", prepare, lacks=ONLY_PLAIN)
         return implementation
 
     def _briefly(self, launch: Callable[[], Any]) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -51,11 +51,16 @@ class Implementation:
 
     name: str
     note: str
-    # Creates a function that launches it once on (q, k, v, out), tensors [batch, seq_len, heads, head_dim]. Launching
-    # returns the output, of the same shape, in `out` or elsewhere.
-    prepare: Callable[[Any, Any, Any, Any], Callable[[], Any]]
+    # Creates a function that launches it once on (q, k, v, out), tensors [batch, seq_len, heads, head_dim]; a fifth
+    # argument is a Problem that is not the plain one. Launching returns the output, in `out` or elsewhere.
+    prepare: Callable[..., Callable[[], Any]]
     kernel: Kernel | None = None  # if it is a version of the ladder
+    lacks: Mapping[str, str] = field(default_factory=dict)  # why it does not solve a field of a problem, by its name
     results: dict[str, list[dict[str, Any]]] = field(default_factory=dict)  # by regime
+
+    def why_not(self, fields: Iterable[str]) -> str:
+        """Why it does not solve a problem with these fields; empty if it does."""
+        return next((self.lacks[name] for name in sorted(fields) if name in self.lacks), "")
 
     def result(self, regime: str, batch: int, seq_len: int) -> dict[str, Any] | None:
         shape = (batch, seq_len)

@@ -20,6 +20,7 @@ from comparison.adapters import Adapters
 from comparison.ceilings import Ceiling
 from comparison.implementations import Implementation, Kernel, UnavailableError
 from comparison.private_pytorch import compile_kernel
+from comparison.problems import PLAIN, Problem
 from comparison.reference import Reference
 from comparison.timing import Timer
 
@@ -75,8 +76,10 @@ class Machine(Adapters, Timer):
         return any(config.dtype == name for config in self.ladder.configs(kernel))
 
     def ours(self, kernel: Kernel) -> Implementation:
-        def prepare(q: Any, k: Any, v: Any, out: Any) -> Callable[[], Any]:  # noqa: ANN401 (tensors)
+        def prepare(q: Any, k: Any, v: Any, out: Any, problem: Problem = PLAIN) -> Callable[[], Any]:  # noqa: ANN401
             options = {"kernel": kernel.name, "config": kernel.config, "scales": self.scales, "out": out}
+            options |= {"causal": True} if problem.causal else {}
+            options |= {} if problem.window_left is None else {"window": (problem.window_left, 0)}
             return lambda: self.ladder.forward(q, k, v, **options)
 
         return Implementation(kernel.label, "", prepare, kernel)
@@ -97,12 +100,15 @@ class Machine(Adapters, Timer):
 
         return launch, blocks * threads / 32 * ceiling.rounds * ceiling.operations
 
-    def tensors(self, batch: int, seq_len: int, dtype: str, seed: int) -> tuple[Any, Any, Any, Any]:
-        """q, k, v of random normal numbers, and an empty out. For e4m3 it sets `scales`, and out is fp16."""
+    def tensors(
+        self, batch: int, seq_len: int, dtype: str, seed: int, kv_heads: int = HEADS
+    ) -> tuple[Any, Any, Any, Any]:
+        """q, k, v of random normal numbers, and an empty out. For e4m3, which has all heads, it sets `scales`, and out
+        is fp16."""
         generator = self.torch.Generator("cuda").manual_seed(seed)
-        shape = (batch, seq_len, HEADS, HEAD_DIM)
+        shape, shape_kv = ((batch, seq_len, heads, HEAD_DIM) for heads in (HEADS, kv_heads))
         options = {"device": "cuda", "dtype": self.dtype("fp16" if dtype == "e4m3" else dtype)}
-        numbers = [self.torch.randn(shape, generator=generator, **options) for _ in range(3)]
+        numbers = [self.torch.randn(of, generator=generator, **options) for of in (shape, shape_kv, shape_kv)]
         out = self.torch.empty(shape, **options)
         self.scales = None
         if dtype == "e4m3":
@@ -125,9 +131,11 @@ class Machine(Adapters, Timer):
         for tensor, numbers in zip(tensors, made, strict=False):
             tensor.copy_(numbers)
 
-    def launcher(self, implementation: Implementation, tensors: tuple[Any, Any, Any, Any]) -> Callable[[], Any]:
+    def launcher(
+        self, implementation: Implementation, tensors: tuple[Any, Any, Any, Any], problem: Problem = PLAIN
+    ) -> Callable[[], Any]:
         """Raises RuntimeError if it does not run."""
-        launch = implementation.prepare(*tensors)
+        launch = implementation.prepare(*tensors, *([] if problem is PLAIN else [problem]))
         self.output(launch, tensors)
         return launch
 
@@ -138,8 +146,8 @@ class Machine(Adapters, Timer):
         self.torch.cuda.synchronize()
         return output
 
-    def reference(self, tensors: tuple[Any, Any, Any, Any], every: int = 1) -> Reference:
-        return Reference(self.torch, *tensors[:3], self.scales, every)
+    def reference(self, tensors: tuple[Any, Any, Any, Any], every: int = 1, problem: Problem = PLAIN) -> Reference:
+        return Reference(self.torch, *tensors[:3], self.scales, every, problem)
 
     def describe(self) -> dict[str, Any]:
         """Versions of all software."""

@@ -1,16 +1,17 @@
-"""Resumes a comparison on several kinds of data: takes the tables that an interrupted run completed.
+"""Resumes a comparison on several kinds of data or problems: takes the tables that an interrupted run completed.
 
-A table contains all data and all implementations of one type at one length, which takes about a minute. Its cells are
-compared with each other, so they have to be measured in one go, with the GPU in one state. Therefore only complete
-tables are taken, and one that was cut is measured anew as a whole.
+A table contains all implementations, and takes at most about a minute. Its cells are compared with each other, so they
+have to be measured in one go, with the GPU in one state. Therefore only complete tables are taken, and one that was cut
+is measured anew as a whole.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from comparison.attempts import WRONG
 from comparison.implementations import Implementation, UnavailableError
@@ -19,18 +20,22 @@ from comparison.report import show
 from comparison.timing import SUSTAINED
 
 
-class Table(NamedTuple):
-    dtype: str
+@dataclass(frozen=True)
+class Table:
+    member: str  # of each result, in which tables differ: "dtype" or "problem"
+    kind: str  # its value: "fp16", "causal"
     batch: int
     seq_len: int
+    implementations: tuple[Implementation, ...] = field(compare=False)  # those that take part
 
     @property
     def place(self) -> str:
         """The end of a name in `left_out`."""
-        return f"seq_len {self.seq_len}, {self.dtype}"
+        return f"seq_len {self.seq_len}, {self.kind}"
 
     def contains(self, result: dict[str, Any]) -> bool:
-        return (result["dtype"], result["batch"], result["seq_len"]) == self
+        of_table = (self.kind, self.batch, self.seq_len)
+        return (result[self.member], result["batch"], result["seq_len"]) == of_table
 
 
 def resume(session: Session, part: Path, empty: dict[str, Any], tables: Sequence[Table]) -> list[Table]:
@@ -50,7 +55,7 @@ def resume(session: Session, part: Path, empty: dict[str, Any], tables: Sequence
                 f"--resume: {part} belongs to another {', another '.join(differing)}; measure again without --resume,"
                 " which replaces it"
             )
-        complete = [table for table in tables if is_complete(session, found, list(empty["data"]), table)]
+        complete = [table for table in tables if is_complete(session, found, empty.get("data", [None]), table)]
         adopt(session, found, complete)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UnavailableError(
@@ -64,13 +69,13 @@ def differences(session: Session, found: dict[str, Any], empty: dict[str, Any], 
     """What keeps the figures that were found from being part of this run."""
     differing = [name for name in ("schema", "device", "problem") if found[name] != empty[name]]
     differing += [name for name, value in empty["run"].items() if found["run"].get(name) != value]
-    differing += ["selection of data"] if found["data"] != empty["data"] else []
+    differing += [f"selection of {name}" for name in ("data", "problems") if found.get(name) != empty.get(name)]
     for entry in entries(found):
         if not any(session.is_entry_of(one, entry) for one in session.implementations):
             name = entry["name"]
             differing.append(f"code of {entry['kernel']} {name}" if "kernel" in entry else f"list of peers: {name}")
         elif not all(any(table.contains(result) for table in tables) for result in entry["results"]):
-            return [*differing, "selection of types or lengths"]
+            return [*differing, f"selection of {tables[0].member}s or lengths"]
     return differing
 
 
@@ -88,13 +93,14 @@ def results_of(session: Session, found: dict[str, Any], one: Implementation, tab
     ]
 
 
-def is_complete(session: Session, found: dict[str, Any], data: Sequence[str], table: Table) -> bool:
-    """Whether each cell has a figure, or a reason why it has none."""
+def is_complete(session: Session, found: dict[str, Any], data: Iterable[str | None], table: Table) -> bool:
+    """Whether each cell has a figure, or a reason why it has none. Without kinds of data, an implementation has one
+    cell, of data None."""
     left_out = found["run"]["left_out"]
-    for one in session.implementations:
+    for one in table.implementations:
         if f"{one.name}, {table.place}" in left_out:
             continue
-        measured = {result["data"] for result in results_of(session, found, one, table)}
+        measured = {result.get("data") for result in results_of(session, found, one, table)}
         if not all(name in measured or f"{one.name}, {name}, {table.place}" in left_out for name in data):
             return False
     return True

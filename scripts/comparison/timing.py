@@ -55,9 +55,11 @@ def speed(operations: float, timing: Timing) -> dict[str, Any]:
     }
 
 
-def figures(batch: int, seq_len: int, timing: Timing, relative_error: float) -> dict[str, Any]:
-    """One result in the form of peers.json."""
-    work = 4.0 * batch * HEADS * seq_len * seq_len * HEAD_DIM
+def figures(
+    batch: int, seq_len: int, timing: Timing, relative_error: float, scores: float | None = None
+) -> dict[str, Any]:
+    """One result in the form of peers.json; `scores` are those of a head that count as work, by default all."""
+    work = 4.0 * batch * HEADS * (seq_len * seq_len if scores is None else scores) * HEAD_DIM
     shape = {"batch": batch, "seq_len": seq_len}
     return shape | speed(work, timing) | {"relative_error": round(relative_error, 4)}
 
