@@ -53,7 +53,7 @@ def _recorded(stem: str, document: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if "code_hash" in document:
         yield stem, document["code_hash"]
     regimes = document.get("regimes", {}).values()  # peers.json
-    for part in (*regimes, document):  # peers_by_data.json and tuning.json
+    for part in (*regimes, document):  # peers_by_data.json, peers_by_problem.json and tuning.json
         for entry in (*part.get("versions", []), *part.get("entries", [])):
             yield entry["kernel"], entry["code_hash"]
 

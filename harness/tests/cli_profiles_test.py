@@ -11,7 +11,14 @@ import pytest
 from cli import BUILD, H200, KERNELS, NAMES, ROOT, RTX_4080, Cli
 from jsonschema import ValidationError
 from recordings import as_if_of_these_sources
-from schemas import validate_fp8_error, validate_peers, validate_peers_by_data, validate_profile, validate_tuning
+from schemas import (
+    validate_fp8_error,
+    validate_peers,
+    validate_peers_by_data,
+    validate_peers_by_problem,
+    validate_profile,
+    validate_tuning,
+)
 from stale_recordings import stale_recordings
 
 K = "--kernel"
@@ -479,6 +486,7 @@ def test_stale_recordings_are_named(tmp_path: Path) -> None:
         "h200/ncu.json": {"code_hash": {"06_swizzle": "old", "fp8": "same"}},
         "h200/peers.json": {"regimes": {"sustained": {"versions": entries}}},
         "h200/peers_by_data.json": {"versions": entries},
+        "h200/peers_by_problem.json": {"versions": entries},
         "h200/tuning.json": {"entries": entries},
     }
     for name, document in files.items():
@@ -490,6 +498,7 @@ def test_stale_recordings_are_named(tmp_path: Path) -> None:
         "h200/ncu.json: 06_swizzle",
         "h200/peers.json: 06",
         "h200/peers_by_data.json: 06",
+        "h200/peers_by_problem.json: 06",
         "h200/tuning.json: 06",
     ]
 
@@ -522,6 +531,7 @@ def test_other_files_of_the_repository() -> None:
         "fp8_error": validate_fp8_error,
         "peers": validate_peers,
         "peers_by_data": validate_peers_by_data,
+        "peers_by_problem": validate_peers_by_problem,
         "tuning": validate_tuning,
     }
     paths = [path for name in validate for path in ROOT.glob(f"profiles/*/{name}.json")]

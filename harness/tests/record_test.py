@@ -78,6 +78,8 @@ def sitting(tmp_path: Path) -> Sitting:
 
 PROFILES = "harness --kernel 01,02,causal --record"  # one run, in which the versions share reference results
 BY_DATA = "peers --data all"
+BY_PROBLEM = "peers --problem all"
+TABLES = [BY_DATA, BY_PROBLEM]
 FP8_ERROR = "fp8_error.py --seq-len 4096 --heads 4 --gpu --record"
 TUNING = [f"harness --tune 02 --seq-len {seq_len} --batch {batch}" for batch, seq_len in SHAPES]
 
@@ -95,9 +97,9 @@ def regime(hours: float, code: str = HASHES["02_online_softmax"]) -> dict[str, A
 def test_all_is_recorded(sitting: Sitting) -> None:
     done = sitting.run()
     assert done.returncode == 0, done.stderr
-    assert sitting.ran() == [PROFILES, *TUNING, "peers --regime both", BY_DATA, FP8_ERROR, "ncu_counters.py"]
-    steps = ("profiles", "tuning", "peers", "by_data", "fp8_error", "counters")
-    assert [line.split(",")[0] for line in done.stdout.splitlines()[-6:]] == [f"{step}: recorded" for step in steps]
+    assert sitting.ran() == [PROFILES, *TUNING, "peers --regime both", *TABLES, FP8_ERROR, "ncu_counters.py"]
+    steps = ("profiles", "tuning", "peers", "by_data", "by_problem", "fp8_error", "counters")
+    assert [line.split(",")[0] for line in done.stdout.splitlines()[-7:]] == [f"{step}: recorded" for step in steps]
 
 
 def test_what_is_fresh_is_not_recorded_again(sitting: Sitting) -> None:
@@ -107,6 +109,7 @@ def test_what_is_fresh_is_not_recorded_again(sitting: Sitting) -> None:
     sitting.write("tuning.json", {"entries": [entry]})
     sitting.write("peers.json", {"regimes": {"sustained": regime(1), "interleaved": regime(30)}})
     sitting.write("peers_by_data.json", regime(1))
+    sitting.write("peers_by_problem.json", regime(1))
     sitting.write("fp8_error.json", {"code_hash": {"01": HASHES["01_naive"]}, "date": ago(1)})
     sitting.write("causal.json", {"code_hash": "sha256:3", "date": ago(1)})
     sitting.write("ncu.json", {"code_hash": HASHES | {"causal": "sha256:3"}, "date": ago(1)})
@@ -115,27 +118,29 @@ def test_what_is_fresh_is_not_recorded_again(sitting: Sitting) -> None:
     changed = "harness --kernel 02 --record"
     assert sitting.ran() == [changed, *rest, "peers --regime interleaved"], "02 has changed, and turns are too old"
     assert sitting.run("--fresh", "0").returncode == 0
-    assert sitting.ran() == [PROFILES, *TUNING, "peers --regime both", BY_DATA, FP8_ERROR, "ncu_counters.py"]
+    assert sitting.ran() == [PROFILES, *TUNING, "peers --regime both", *TABLES, FP8_ERROR, "ncu_counters.py"]
 
 
-def test_the_table_by_data_is_recorded_again_when_it_is_old_or_of_other_code(sitting: Sitting) -> None:
+@pytest.mark.parametrize(("kind", "command"), [("data", BY_DATA), ("problem", BY_PROBLEM)])
+def test_a_table_is_recorded_again_when_it_is_old_or_of_other_code(sitting: Sitting, kind: str, command: str) -> None:
     for found in (regime(30), regime(1, "sha256:" + "0" * 64)):
-        sitting.write("peers_by_data.json", found)
-        assert sitting.run("--only", "by_data").returncode == 0
-        assert sitting.ran() == [BY_DATA]
-    sitting.write("peers_by_data.json", regime(1))
-    assert sitting.run("--only", "by_data").returncode == 0 and sitting.ran() == []
+        sitting.write(f"peers_by_{kind}.json", found)
+        assert sitting.run("--only", f"by_{kind}").returncode == 0
+        assert sitting.ran() == [command]
+    sitting.write(f"peers_by_{kind}.json", regime(1))
+    assert sitting.run("--only", f"by_{kind}").returncode == 0 and sitting.ran() == []
 
 
+@pytest.mark.parametrize(("kind", "command"), [("data", BY_DATA), ("problem", BY_PROBLEM)])
 @pytest.mark.parametrize(
     ("part", "resumes"), [(regime(1), True), (regime(30), False), (regime(1, "sha256:" + "0" * 64), False)]
 )
-def test_the_table_by_data_is_resumed_if_its_part_is_fresh_and_of_this_code(
-    sitting: Sitting, part: dict[str, Any], resumes: bool
+def test_a_table_is_resumed_if_its_part_is_fresh_and_of_this_code(
+    sitting: Sitting, part: dict[str, Any], resumes: bool, kind: str, command: str
 ) -> None:
-    sitting.write("peers_by_data.part.json", part)
-    assert sitting.run("--only", "by_data").returncode == 0
-    assert sitting.ran() == [BY_DATA + " --resume" * resumes]
+    sitting.write(f"peers_by_{kind}.part.json", part)
+    assert sitting.run("--only", f"by_{kind}").returncode == 0
+    assert sitting.ran() == [command + " --resume" * resumes]
 
 
 def test_errors_in_8_bits_are_recorded_again_when_they_are_old_or_of_other_code(sitting: Sitting) -> None:
@@ -171,7 +176,8 @@ def test_a_step_that_fails_does_not_end_the_sitting(sitting: Sitting) -> None:
 def test_what_is_missing(sitting: Sitting) -> None:
     done = sitting.run("--only", "peers,plots")
     assert done.returncode == 2
-    assert "'plots' is not a step; allowed: profiles, tuning, peers, by_data, fp8_error, counters" in done.stderr
+    steps = "profiles, tuning, peers, by_data, by_problem, fp8_error, counters"
+    assert f"'plots' is not a step; allowed: {steps}" in done.stderr
     (sitting.root / "build" / "harness").unlink()
     done = sitting.run()
     assert done.returncode == 3 and "scripts/setup" in done.stderr
