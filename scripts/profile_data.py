@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import jsonschema
 import referencing
 from kernel_files import KernelFile, kernel_files
 from ladder import HEAD_DIM, HEADS, REGIMES, ROOT
+
+Key = TypeVar("Key", bound=Hashable)
 
 # The fields of a plain problem; fields of extensions are present only if they differ from the default.
 PLAIN = {"batch", "heads", "seq_len", "seq_len_kv", "head_dim", "dtype"}
@@ -120,6 +122,27 @@ class ByData:
         return any((cell.dtype, cell.seq_len) == (dtype, seq_len) for tflops in measured for cell in tflops)
 
 
+@dataclass(frozen=True)
+class ProblemCell:
+    """A cell of the table by problem."""
+
+    problem: str
+    seq_len: int
+
+
+@dataclass
+class ByProblem:
+    """What scripts/peers --problem measured: each implementation alone, on several problems, all in one run."""
+
+    run: dict[str, Any]  # as in peers_by_problem.json
+    dtype: str
+    seq_lens: dict[str, list[int]]  # by problem, in display order
+    # TFLOP/s by label, for versions whose profile has the same code or that have no profile.
+    versions: dict[str, dict[ProblemCell, float]]
+    peers: dict[str, dict[ProblemCell, float]]
+    first_track: set[str]  # labels of versions that need no Hopper GPU
+
+
 @dataclass
 class Device:
     """Everything that was recorded on one device, for one element type."""
@@ -131,6 +154,7 @@ class Device:
     regimes: list[Regime]  # the first is the one that is shown
     missing: list[str]  # files of versions that have no profile
     by_data: ByData | None  # for fp16 and bf16, whatever `dtype` is
+    by_problem: ByProblem | None  # likewise
 
     def rungs(self) -> list[Version]:
         """The versions that have a number. If an extension solves the plain problem, its curve is that of its base."""
@@ -197,6 +221,10 @@ def load_device(device: str, dtype: str = "fp16") -> Device:
     document_by_data = _read(path, "peers_by_data.schema.json") if path.exists() else None
     if document_by_data is not None:
         names.add(document_by_data["device"])
+    path = folder / "peers_by_problem.json"
+    document_by_problem = _read(path, "peers_by_problem.schema.json") if path.exists() else None
+    if document_by_problem is not None:
+        names.add(document_by_problem["device"])
     labels: dict[tuple[str, str | None], str] = {}  # by kernel and code hash
     for kernel in kernel_files(ROOT):
         path = folder / f"{kernel.stem}.json"
@@ -224,7 +252,8 @@ def load_device(device: str, dtype: str = "fp16") -> Device:
     if len(names) > 1:
         raise ProfileError(f"the files in {folder} are of different devices: {', '.join(sorted(names))}")
     by_data = _by_data(document_by_data, labels) if document_by_data else None
-    return Device(names.pop() if names else device, device, dtype, versions, regimes, missing, by_data)
+    by_problem = _by_problem(document_by_problem, labels) if document_by_problem else None
+    return Device(names.pop() if names else device, device, dtype, versions, regimes, missing, by_data, by_problem)
 
 
 def load_fp8_error(device: str) -> dict[str, Any] | None:
@@ -235,21 +264,52 @@ def load_fp8_error(device: str) -> dict[str, Any] | None:
 
 def _by_data(document: dict[str, Any], labels: dict[tuple[str, str | None], str]) -> ByData:
     """Versions whose code differs from that of their profile are left out."""
-    found = ByData(document["run"], document["data"], {}, {}, {})
-    rows = [(found.versions, labels.get((one["kernel"], one["code_hash"])), one) for one in document["versions"]]
-    rows += [(found.peers, peer["name"], peer) for peer in document["peers"]]
+    tables = _tables(document, labels, lambda result: Cell(result["data"], result["dtype"], result["seq_len"]))
+    return ByData(document["run"], document["data"], *tables)
+
+
+def _by_problem(document: dict[str, Any], labels: dict[tuple[str, str | None], str]) -> ByProblem:
+    """Versions whose code differs from that of their profile are left out."""
+    files = {file.kernel: file for file in kernel_files(ROOT)}
+    recorded = {kernel for kernel, _ in labels}
+    without_profile = {
+        (one["kernel"], one["code_hash"]): files[one["kernel"]].label
+        for one in document["versions"]
+        if one["kernel"] in files and one["kernel"] not in recorded
+    }
+    versions, peers, _ = _tables(
+        document, labels | without_profile, lambda result: ProblemCell(result["problem"], result["seq_len"])
+    )
+    measured = {cell for tflops in (*versions.values(), *peers.values()) for cell in tflops}
+    seq_lens = {
+        name: sorted(cell.seq_len for cell in measured if cell.problem == name) for name in document["problems"]
+    }
+    first_track = {file.label for file in files.values() if not file.file.startswith("kernels/hopper/")}
+    dtype = document["problem"]["dtype"]
+    return ByProblem(document["run"], dtype, seq_lens, versions, peers, first_track & versions.keys())
+
+
+def _tables(
+    document: dict[str, Any], labels: dict[tuple[str, str | None], str], cell_of: Callable[[dict[str, Any]], Key]
+) -> tuple[dict[str, dict[Key, float]], dict[str, dict[Key, float]], dict[str, dict[Key, int]]]:
+    """TFLOP/s of the versions that have a label, and of the peers, and the clocks of both."""
+    versions: dict[str, dict[Key, float]] = {}
+    peers: dict[str, dict[Key, float]] = {}
+    sm_clock_mhz: dict[str, dict[Key, int]] = {}
+    rows = [(versions, labels.get((one["kernel"], one["code_hash"])), one) for one in document["versions"]]
+    rows += [(peers, peer["name"], peer) for peer in document["peers"]]
     for table, label, one in rows:
         if label is None:
             continue
-        tflops, clocks = table.setdefault(label, {}), found.sm_clock_mhz.setdefault(label, {})
+        tflops, clocks = table.setdefault(label, {}), sm_clock_mhz.setdefault(label, {})
         for result in one["results"]:
-            cell = Cell(result["data"], result["dtype"], result["seq_len"])
+            cell = cell_of(result)
             if result["tflops"] > tflops.get(cell, 0.0):  # the faster one of several configurations
                 tflops[cell] = result["tflops"]
                 clocks.pop(cell, None)
                 if result["sm_clock_mhz"] is not None:
                     clocks[cell] = result["sm_clock_mhz"]
-    return found
+    return versions, peers, sm_clock_mhz
 
 
 def _regime(name: str, regime: dict[str, Any]) -> Regime:

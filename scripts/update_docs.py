@@ -12,6 +12,8 @@
                           <!-- ceilings -->        the ceilings of single instructions
                           <!-- GPUs -->            all GPUs, side by side
                           <!-- by data -->         TFLOP/s on other data than random normal numbers
+                          <!-- by problem causal -->    TFLOP/s on one or several of the problems of scripts/peers
+                                                        --problem
                           <!-- dates -->           when each figure was measured
                           <!-- runs -->            how, and with which programs
                           <!-- peers -->           what each peer is
@@ -59,6 +61,7 @@ from profile_data import (
     Cell,
     Device,
     Peer,
+    ProblemCell,
     ProfileError,
     Shape,
     Speeds,
@@ -247,6 +250,7 @@ def runs_table(shown: list[Device]) -> str:
     """A column per run of scripts/peers, with all that is known of how it measured."""
     runs = [(f"{device.name}, {regime.name}", regime.run) for device in shown for regime in device.regimes]
     runs += [(f"{device.name}, by data", device.by_data.run) for device in shown if device.by_data]
+    runs += [(f"{device.name}, by problem", device.by_problem.run) for device in shown if device.by_problem]
     if not runs:
         return NOT_RECORDED
 
@@ -312,6 +316,48 @@ def data_table(by_data: ByData, dtype: str, seq_len: int) -> list[list[str]]:
             [f"{newest.split()[0]} / fastest peer", *(f"{factor:.2f}×" if factor else "–" for factor in factors)]
         )
     return rows
+
+
+def problem_table(device: Device, problems: list[str]) -> str:
+    """TFLOP/s: a heading and one row per implementation, the peers slowest first; then the speed of the fastest version
+    as a multiple of the fastest peer's, and the same for the first track and FlashAttention-2, which use the same
+    instructions."""
+    found = device.by_problem
+    if found is None:
+        return NOT_RECORDED
+    cells = [ProblemCell(name, seq_len) for name in problems for seq_len in found.seq_lens.get(name, [])]
+    if not cells:
+        return NOT_RECORDED
+
+    def fastest(of: list[dict[ProblemCell, float]], cell: ProblemCell) -> float | None:
+        return max((tflops[cell] for tflops in of if cell in tflops), default=None)
+
+    def factors(label: str, mine: list[dict[ProblemCell, float]], theirs: list[dict[ProblemCell, float]]) -> list[str]:
+        both = [(fastest(mine, cell), fastest(theirs, cell)) for cell in cells]
+        return [label, *(f"{one / other:.2f}×" if one and other else "–" for one, other in both)]
+
+    def first_figure(tflops: dict[ProblemCell, float]) -> float:
+        return next(tflops[cell] for cell in cells if cell in tflops)
+
+    def rows_of(measured: dict[str, dict[ProblemCell, float]], shown: str) -> list[list[str]]:
+        return [
+            [shown.format(label), *(three_digits(of.get(cell)) for cell in cells)] for label, of in measured.items()
+        ]
+
+    peers, versions = (
+        {label: of for label, of in all_of_them.items() if any(cell in of for cell in cells)}
+        for all_of_them in (found.peers, found.versions)
+    )
+    peers = dict(sorted(peers.items(), key=lambda one: first_figure(one[1])))
+    rows = [["TFLOP/s", *(f"{cell.problem}, {cell.seq_len}" for cell in cells)]]
+    rows += [*rows_of(peers, "*{}*"), *rows_of(versions, "{}")]
+    first_track = [of for label, of in versions.items() if label in found.first_track]
+    fa2 = [peers[name] for name in ("FlashAttention-2",) if name in peers]
+    compared = [
+        factors("fastest version / fastest peer", [*versions.values()], [*peers.values()]),
+        factors("fastest of the first track / FlashAttention-2", first_track, fa2),
+    ]
+    return table([*rows, *(row for row in compared if any(cell != "–" for cell in row[1:]))])
 
 
 def about_data_run(device: Device) -> str:
@@ -541,6 +587,7 @@ def fill_results(text: str, device: Device, others: list[Device]) -> str:
         r"ceilings": lambda: ceilings_table(shown),
         r"GPUs": lambda: gpus_table(shown),
         r"by data": lambda: results_by_data(device),
+        r"by problem ([\w -]+?)": lambda names: problem_table(device, names.split()),
         r"dates": lambda: dates_table(shown),
         r"runs": lambda: runs_table(shown),
         r"peers": lambda: peers_table(device),

@@ -31,7 +31,16 @@ import worked  # noqa: E402
 from kernel_files import KernelFile, kernel_files  # noqa: E402
 from kernel_places import PlaceError, Places  # noqa: E402
 from ladder import SHAPES  # noqa: E402
-from profile_data import Cell, Device, Shape, Speeds, load_device, load_fp8_error, three_digits  # noqa: E402
+from profile_data import (  # noqa: E402
+    Cell,
+    Device,
+    ProblemCell,
+    Shape,
+    Speeds,
+    load_device,
+    load_fp8_error,
+    three_digits,
+)
 from roles import RoleTrace  # noqa: E402
 
 DEVICE = "h200"
@@ -413,6 +422,18 @@ class Facts:
             if cell in table.get(label, {}):
                 return table[label][cell]
         raise NotRecordedError(f"{label} has no {what} on {data} data at seq_len {seq_len} in {dtype}")
+
+    # With masks, grouped heads and windows, from scripts/peers --problem: never shown beside figures of another run.
+
+    def by_problem(self, name: str, problem: str, seq_len: int = SEQ_LEN) -> float:
+        """TFLOP/s of an extension or of a peer."""
+        found = self.device.by_problem
+        if found is not None and problem not in found.seq_lens:
+            raise FactError(f"there is no problem {problem}: {', '.join(found.seq_lens)}")
+        measured = {} if found is None else (found.versions | found.peers).get(name, {})
+        if ProblemCell(problem, seq_len) not in measured:
+            raise NotRecordedError(f"{name} has no TFLOP/s for the problem {problem} at seq_len {seq_len}")
+        return measured[ProblemCell(problem, seq_len)]
 
     # For e4m3, from scripts/peers --dtype e4m3: never shown beside figures for 16 bits.
 

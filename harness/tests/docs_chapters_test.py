@@ -34,7 +34,7 @@ from kernel_places import Places  # noqa: E402
 from matplotlib import rc_context  # noqa: E402
 from matplotlib.text import Text  # noqa: E402
 from planted_faults import FAULTS  # noqa: E402
-from profile_data import ByData, Cell  # noqa: E402
+from profile_data import ByData, ByProblem, Cell, ProblemCell  # noqa: E402
 from roles import Step, Wgmmas  # noqa: E402
 
 BUILD = Path(os.environ.get("FLASH_LADDER_BUILD_DIR", ROOT / "build"))
@@ -272,6 +272,22 @@ def test_figures_by_data(facts: Facts) -> None:
         recorded.text("by_data(27, 'stairs')")
     recorded.__dict__["device"] = replace(facts.device, by_data=None)
     assert recorded.text("by_data(27, 'steps')") == "–"
+
+
+def test_figures_by_problem(facts: Facts) -> None:
+    recorded, cell = Facts(), ProblemCell("causal", 4096)
+    by_problem = ByProblem({}, "fp16", {"causal": [4096]}, {"causal": {cell: 400.0}}, {"P": {cell: 500.0}}, {"causal"})
+    recorded.__dict__["device"] = replace(facts.device, by_problem=by_problem)
+    for expression, text in {
+        "by_problem('causal', 'causal') / by_problem('P', 'causal'); .2f": "0.80",
+        "by_problem('causal', 'causal', 512)": "–",
+        "by_problem('window', 'causal')": "–",
+    }.items():
+        assert recorded.text(expression) == text
+    with pytest.raises(FactError, match="there is no problem grouped: causal"):
+        recorded.text("by_problem('causal', 'grouped')")
+    recorded.__dict__["device"] = replace(facts.device, by_problem=None)
+    assert recorded.text("by_problem('causal', 'causal')") == "–"
 
 
 def test_errors_in_8_bits() -> None:

@@ -163,6 +163,29 @@ def peers_by_data() -> dict:
     }
 
 
+def peers_by_problem() -> dict:
+    """Version 02 is of the first track. FlashAttention-2 has no figures for a window, and the other peer only those."""
+
+    def cells(**speeds: float) -> list[dict]:
+        one = measured(1.0, None)[4]
+        return [{"problem": name.replace("_", "-")} | one | {"tflops": tflops} for name, tflops in speeds.items()]
+
+    of_peers = regime(1.0, 650.0)
+    version = of_peers["versions"][0] | {"results": cells(causal=600.0, window_512=300.0)}
+    what = {"causal": True, "kv_heads": 16, "window_left": None, "scores": "seq_len^2 / 2"}
+    peers = [("Another", cells(window_512=400.0)), ("FlashAttention-2", cells(causal=500.0))]
+    return {
+        "schema": 1,
+        "device": "NVIDIA H200",
+        "problem": {"dtype": "fp16", "heads": 16, "head_dim": 128},
+        "problems": {"causal": what, "window-512": what | {"window_left": 512}},
+        "operations": "4 * batch * heads * head_dim * scores",
+        "run": of_peers["run"] | {"warm_up_seconds": 0.25, "timed_seconds": 0.2},
+        "versions": [version, version | {"kernel": "01", "name": "naive", "code_hash": "sha256:" + "9" * 64}],
+        "peers": [{"name": name, "note": "", "results": results} for name, results in peers],
+    }
+
+
 HEADER = """// {kernel} · {name}
 //
 // Idea        None, 9x over.
@@ -585,6 +608,40 @@ def test_the_table_by_data(tree: Path) -> None:
     edit(tree / "profiles" / "h200" / "peers_by_data.json", lambda d: d.pop("data"))
     done = run(tree, "update_docs.py")
     assert done.returncode == 3 and "peers_by_data.json does not follow schema 1" in done.stderr
+
+
+def test_the_tables_by_problem(tree: Path) -> None:
+    marks = [f"by problem {names}" for names in ("causal", "grouped grouped-causal", "window-512 window-1024")]
+    assert [results_of(tree, mark) for mark in marks] == [["Not recorded yet."]] * 3
+    path = tree / "profiles" / "h200" / "peers_by_problem.json"
+    path.write_text(json.dumps(peers_by_problem()))
+    assert outdated(tree) == ["docs/results.md"]
+    assert run(tree, "update_docs.py").returncode == 0 and outdated(tree) == []
+    assert results_of(tree, marks[0]) == [
+        "| TFLOP/s | causal, 8192 |",
+        "|---|---:|",
+        "| *FlashAttention-2* | 500 |",
+        "| 02 online_softmax | 600 |",  # the code of 01 differs from that of its profile
+        "| fastest version / fastest peer | 1.20× |",
+        "| fastest of the first track / FlashAttention-2 | 1.20× |",
+    ]
+    assert results_of(tree, marks[1]) == ["Not recorded yet."]
+    assert results_of(tree, marks[2]) == [
+        "| TFLOP/s | window-512, 8192 |",
+        "|---|---:|",
+        "| *Another* | 400 |",
+        "| 02 online_softmax | 300 |",
+        "| fastest version / fastest peer | 0.75× |",
+    ]
+    assert any(row.startswith("| run of `scripts/peers`") and "by problem" in row for row in results_of(tree, "runs"))
+
+    # A version without a profile cannot differ from it.
+    (tree / "profiles" / "h200" / "01_naive.json").unlink()
+    assert run(tree, "update_docs.py").returncode == 0
+    assert [row.split("|")[1].strip() for row in results_of(tree, marks[0])[3:5]] == ["02 online_softmax", "01 naive"]
+    edit(path, lambda document: document.pop("problems"))
+    done = run(tree, "update_docs.py")
+    assert done.returncode == 3 and "peers_by_problem.json does not follow schema 1" in done.stderr
 
 
 def words_of(page: str) -> str:
