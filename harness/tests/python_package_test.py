@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import pickle
 import re
 import subprocess
@@ -659,3 +660,17 @@ def test_types_are_published(fl: ModuleType, package_folder: Path) -> None:
     for name in fl.__all__:
         assert getattr(fl, name).__doc__
     assert pickle.loads(pickle.dumps(fl.configs())) == fl.configs()
+
+
+def test_the_operator_of_pytorch_takes_what_forward_takes(fl: ModuleType, package_folder: Path) -> None:
+    """Without PyTorch: python_pytorch_test.py calls the operator."""
+    module = ast.parse((package_folder / "flash_ladder" / "pytorch.py").read_text(encoding="utf-8"))
+    [schema] = [ast.literal_eval(node.value) for node in module.body
+                if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "_SCHEMA"]  # fmt: skip
+    [function] = [node for node in module.body if isinstance(node, ast.FunctionDef) and node.name == "forward"]
+    arguments = schema.strip(" \n(").split(")")[0].replace("*,", "").split(",")
+    of_schema = [argument.partition("=")[0].split()[-1] for argument in arguments]
+    of_function = [argument.arg for argument in (*function.args.args, *function.args.kwonlyargs)]
+    expected = [name for name in inspect.signature(fl.forward).parameters if name != "out"]
+    assert of_function == expected
+    assert sorted(of_schema) == sorted(expected)

@@ -11,6 +11,9 @@ determines where the kernel runs. If they are on an NVIDIA GPU, the kernel runs 
 it runs on the virtual GPU, which executes the kernel's PTX on the CPU; this is slow, but finds errors that a GPU hides.
 The arrays are not copied.
 
+Two modules that import PyTorch: flash_ladder.pytorch has an operator for torch.compile, and flash_ladder.huggingface
+makes the kernels available to models of transformers.
+
 The environment variable FLASH_LADDER_SM selects the GPU whose limits the virtual GPU has, like --sm of the harness
 (docs/virtual_gpu.md).
 """

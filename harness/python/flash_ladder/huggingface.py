@@ -1,0 +1,152 @@
+"""Attention by flash_ladder in models of Hugging Face's transformers, version 5.
+
+    import flash_ladder.huggingface
+
+    flash_ladder.huggingface.register()
+    model = LlamaForCausalLM.from_pretrained(…, attn_implementation="ladder")
+
+The name is not flash_ladder, because transformers takes every name that contains "flash" for a build of the package
+flash-attn, and looks for its functions.
+
+A model says in numbers whether attention is causal, and how wide its sliding window is; its softcap, its sinks and its
+groups of heads are taken over as well. Padding on the right becomes the lengths of the sequences. ValueError names what
+is not supported: other masks, dropout, a head_dim that no kernel has. There is no backward pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import cast
+
+import torch
+
+import flash_ladder
+
+from .pytorch import forward
+
+__all__ = ["NAME", "register"]
+
+NAME = "ladder"  # the value of attn_implementation
+
+# Known before a model is compiled, because torch.compile cannot trace the calls.
+_HEAD_DIMS = sorted({config.head_dim for kernel in flash_ladder.kernels() for config in flash_ladder.configs(kernel)})
+
+# What a model may ask for, and the remedy.
+_NOT_SUPPORTED = {
+    "dropout": "call model.eval()",
+    "position_bias": "use another implementation",
+    "output_attentions": 'use attn_implementation="eager"',
+    "cu_seq_lens_q": "give one sequence per batch entry instead of packed ones",
+}
+
+
+def register() -> None:
+    """Makes attn_implementation="ladder" known to transformers. To call it again changes nothing."""
+    from transformers import AttentionInterface, AttentionMaskInterface
+
+    AttentionInterface.register(NAME, attention)
+    AttentionMaskInterface.register(NAME, lengths_of_mask)
+
+
+def lengths_of_mask(
+    batch_size: int,
+    q_length: int,
+    kv_length: int,
+    q_offset: int | torch.Tensor = 0,
+    kv_offset: int = 0,
+    mask_function: Callable[..., torch.Tensor] | None = None,
+    attention_mask: torch.Tensor | None = None,
+    allow_is_causal_skip: bool = True,
+    allow_is_bidirectional_skip: bool = False,
+    local_size: int | None = None,
+    config: object = None,
+    **_: object,
+) -> torch.Tensor | None:
+    """The mask that attention() takes: how many keys each sequence has, in host memory; None if nothing is padding.
+
+    transformers calls this once for each kind of layer, with the arguments of its own mask functions. attention_mask
+    has a column for each key and is False for padding.
+    """
+    del batch_size, mask_function
+    if not (allow_is_causal_skip or allow_is_bidirectional_skip):
+        raise ValueError(
+            f'attn_implementation="{NAME}" supports causal masks, sliding windows and padding. This model asks for '
+            "another mask: for packed sequences (position_ids), a static cache, or a pattern of its own. With "
+            "use_cache=False, torch.compile assumes packed sequences; leave use_cache on"
+        )
+    if allow_is_causal_skip and (isinstance(q_offset, torch.Tensor) or q_offset + q_length != kv_offset + kv_length):
+        raise ValueError(
+            f'attn_implementation="{NAME}" needs the last query to be at the last key, as in a dynamic cache; a static '
+            "cache has keys that do not exist yet"
+        )
+    chunk = getattr(config, "attention_chunk_size", None)
+    if chunk is not None and chunk == local_size and kv_offset + kv_length > chunk:
+        raise ValueError(
+            f'attn_implementation="{NAME}" does not support chunked attention, and the input is longer than a chunk of '
+            f"{chunk} tokens"
+        )
+    if attention_mask is None:
+        return None
+    seen = attention_mask[:, -kv_length:].cpu()
+    lengths = seen.sum(-1)
+    if not torch.equal(seen, torch.arange(kv_length, device="cpu") < lengths[:, None]):
+        raise ValueError(
+            f'attn_implementation="{NAME}" supports padding on the right only, and attention_mask has a 0 before a 1; '
+            'pad with padding_side="right", or leave padding out'
+        )
+    return None if seen.all() else lengths
+
+
+def attention(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    is_causal: bool | None = None,
+    s_aux: torch.Tensor | None = None,
+    **others: object,
+) -> tuple[torch.Tensor, None]:
+    """What AttentionInterface calls for each layer. query, key and value are [batch, heads, seq_len, head_dim].
+
+    Returns [batch, seq_len, heads, head_dim], and None for the weights, which exist only within the kernel.
+    """
+    asked = others | {"dropout": dropout or None}
+    for name, remedy in _NOT_SUPPORTED.items():
+        if asked.get(name) is not None and asked[name] is not False:
+            raise ValueError(f'attn_implementation="{NAME}" does not support {name}; {remedy}')
+    if query.shape[-1] not in _HEAD_DIMS:
+        raise ValueError(
+            f'attn_implementation="{NAME}" has no kernel for head_dim {query.shape[-1]}; supported: '
+            f"{', '.join(map(str, _HEAD_DIMS))}"
+        )
+    if attention_mask is not None and attention_mask.ndim != 1:
+        raise ValueError(
+            f'attn_implementation="{NAME}" does not support a mask of shape {tuple(attention_mask.shape)}; give the '
+            "model a padding mask of shape [batch, seq_len], or none"
+        )
+    q_length, kv_length = query.shape[2], key.shape[2]
+    causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
+    window = None
+    if sliding_window is not None and sliding_window < kv_length:
+        window = (sliding_window - 1, -1 if causal else sliding_window - 1)
+    lengths = None
+    if attention_mask is not None and (causal or window):  # queries are the last tokens, and padding is behind them
+        lengths = (attention_mask - (kv_length - q_length)).clamp(min=0)
+    out = forward(
+        query.transpose(1, 2),
+        key.transpose(1, 2),
+        value.transpose(1, 2),
+        softmax_scale=scaling,
+        causal=causal,
+        window=window,
+        softcap=softcap,
+        sinks=None if s_aux is None else s_aux.float(),
+        lengths=lengths,
+        lengths_kv=attention_mask,
+    )
+    return cast("torch.Tensor", out), None

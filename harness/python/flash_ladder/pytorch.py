@@ -1,0 +1,140 @@
+"""flash_ladder.forward() as an operator of PyTorch, flash_ladder::forward, which torch.compile keeps as one node.
+
+    from flash_ladder.pytorch import forward
+
+    @torch.compile(fullgraph=True)
+    def block(q, k, v):
+        return forward(q, k, v, causal=True)
+
+Importing this module registers the operator, with a fake implementation; `import flash_ladder` alone needs no PyTorch.
+There is no backward pass: backward() through the operator raises RuntimeError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import torch
+
+import flash_ladder
+
+__all__ = ["forward"]
+
+# The arguments of flash_ladder.forward() except `out`, because an operator returns new tensors. Lengths and their sums
+# are tensors: if the graph contained their values, it would be compiled again for each batch. An operator always
+# returns the same number of tensors, so without return_lse the second one is empty.
+_SCHEMA = """(
+    Tensor q, Tensor k, Tensor v, Tensor? scales=None, Tensor? alibi_slopes=None, Tensor? sinks=None,
+    Tensor? lengths=None, Tensor? lengths_kv=None, Tensor? cu_seqlens_q=None, Tensor? cu_seqlens_k=None, *,
+    str? kernel=None, float? softmax_scale=None, bool causal=False, SymInt[]? window=None, float? softcap=None,
+    SymInt? max_seqlen_q=None, SymInt? max_seqlen_k=None, bool return_lse=False, str? config=None
+) -> (Tensor, Tensor)"""
+
+_PER_SEQUENCE = ("lengths", "lengths_kv", "cu_seqlens_q", "cu_seqlens_k")
+
+Numbers = torch.Tensor | Sequence[int]
+
+
+@torch.library.custom_op("flash_ladder::forward", mutates_args=(), schema=" ".join(_SCHEMA.split()))
+def _operator(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    scales: torch.Tensor | None = None,
+    alibi_slopes: torch.Tensor | None = None,
+    sinks: torch.Tensor | None = None,
+    *per_sequence: torch.Tensor | None,
+    return_lse: bool = False,
+    window: Sequence[int] | None = None,
+    **others: Any,  # noqa: ANN401 (the schema has the types)
+) -> tuple[torch.Tensor, torch.Tensor]:
+    given = zip(_PER_SEQUENCE, per_sequence, strict=False)
+    numbers: dict[str, Any] = {name: None if x is None else x.tolist() for name, x in given}
+    result = flash_ladder.forward(
+        q,
+        k,
+        v,
+        scales=scales,
+        alibi_slopes=alibi_slopes,
+        sinks=sinks,
+        window=cast("tuple[int, int] | None", window),
+        return_lse=return_lse,
+        **numbers,
+        **others,
+    )
+    return result if isinstance(result, tuple) else (result, q.new_empty(0, dtype=torch.float32))
+
+
+@_operator.register_fake
+def _fake(
+    q: torch.Tensor, *tensors: torch.Tensor | None, return_lse: bool = False, **others: object
+) -> tuple[torch.Tensor, torch.Tensor]:
+    del tensors, others
+    out = q.new_empty(q.shape, dtype=torch.float16 if q.element_size() == 1 else q.dtype)
+    shape: tuple[int, ...] = (0,)
+    if return_lse:
+        *rows, heads, _ = q.shape
+        shape = (heads, *rows) if len(rows) == 1 else (rows[0], heads, *rows[1:])
+    return out, q.new_empty(shape, dtype=torch.float32)
+
+
+def _no_backward(*_: object) -> None:
+    raise RuntimeError(
+        "flash_ladder::forward has no backward pass; call it within torch.no_grad(), or detach its inputs"
+    )
+
+
+_operator.register_autograd(_no_backward)
+
+
+def forward(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    kernel: str | int | None = None,
+    softmax_scale: float | None = None,
+    scales: torch.Tensor | None = None,
+    causal: bool = False,
+    window: tuple[int, int] | None = None,
+    softcap: float | None = None,
+    alibi_slopes: torch.Tensor | None = None,
+    sinks: torch.Tensor | None = None,
+    lengths: Numbers | None = None,
+    lengths_kv: Numbers | None = None,
+    cu_seqlens_q: Numbers | None = None,
+    cu_seqlens_k: Numbers | None = None,
+    max_seqlen_q: int | None = None,
+    max_seqlen_k: int | None = None,
+    return_lse: bool = False,
+    config: str | None = None,
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+    """flash_ladder.forward(), which explains the arguments, through the operator; without `out`.
+
+    lengths and cu_seqlens_q, and those of k, may be tensors. If they are on a GPU, the call waits for it, because the
+    launch needs the numbers in host memory.
+    """
+    numbers = {
+        name: given if given is None or isinstance(given, torch.Tensor) else torch.tensor(given, device="cpu")
+        for name, given in zip(_PER_SEQUENCE, (lengths, lengths_kv, cu_seqlens_q, cu_seqlens_k), strict=True)
+    }
+    out, lse = torch.ops.flash_ladder.forward(
+        q,
+        k,
+        v,
+        kernel=None if kernel is None else str(kernel),
+        softmax_scale=softmax_scale,
+        scales=scales,
+        causal=causal,
+        window=window,
+        softcap=softcap,
+        alibi_slopes=alibi_slopes,
+        sinks=sinks,
+        max_seqlen_q=max_seqlen_q,
+        max_seqlen_k=max_seqlen_k,
+        return_lse=return_lse,
+        config=config,
+        **numbers,
+    )
+    return (out, lse) if return_lse else out

@@ -1,0 +1,236 @@
+"""The operator of PyTorch and the attention function of Hugging Face's transformers: on a GPU if PyTorch finds one,
+otherwise on the virtual GPU."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+CUMULATIVE = [0, 10, 10, 40]
+
+
+def normal(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).half().to(DEVICE)
+
+
+Q, K, V = normal(2, 40, 4, 128), normal(2, 40, 2, 128, seed=1), normal(2, 40, 2, 128, seed=2)
+SLOPES, SINKS = torch.tensor([0.5, 0.25, 0.125, 0.0625]).to(DEVICE), torch.tensor([0.0, 1, -2, 4]).to(DEVICE)
+FIELDS: dict[str, dict[str, Any]] = {
+    "causal": {"causal": True, "softmax_scale": 0.1},
+    "lse": {"return_lse": True, "kernel": "grouped_heads"},
+    "window": {"window": (9, 5)},
+    "scores": {"softcap": 3.0, "alibi_slopes": SLOPES, "sinks": SINKS},
+    "lengths": {"lengths": [30, 40], "lengths_kv": torch.tensor([20, 40]), "causal": True},
+    "packed": {"cu_seqlens_q": torch.tensor(CUMULATIVE).to(DEVICE), "max_seqlen_q": 64, "return_lse": True},
+}
+
+
+def arrays_for(fields: dict[str, Any]) -> list[torch.Tensor]:
+    return [x[0] if "cu_seqlens_q" in fields else x for x in (Q, K, V)]
+
+
+def tensors(result: torch.Tensor | tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    return result if isinstance(result, tuple) else (result,)
+
+
+@pytest.fixture(scope="module")
+def operator(fl: ModuleType) -> Callable[..., Any]:
+    """flash_ladder.pytorch.forward()"""
+    del fl  # which puts the package on the path
+    from flash_ladder.pytorch import forward
+
+    return forward
+
+
+def refuse_if_no_version_solves_it(
+    fl: ModuleType, operator: Callable[..., Any], arrays: list[torch.Tensor], fields: dict[str, Any]
+) -> None:
+    """Skips what no version solves yet, once the operator has refused it in the same words."""
+    try:
+        fl.which(*arrays, **fields)
+    except ValueError as error:
+        with pytest.raises(ValueError, match=re.escape(str(error))):
+            operator(*arrays, **fields)
+        pytest.skip(f"{error}")
+
+
+@pytest.mark.parametrize("case", FIELDS)
+def test_compiled_and_not_it_is_forward(fl: ModuleType, operator: Callable[..., Any], case: str) -> None:
+    fields, arrays = FIELDS[case], arrays_for(FIELDS[case])
+    refuse_if_no_version_solves_it(fl, operator, arrays, fields)
+    expected = tensors(fl.forward(*arrays, **fields))
+    whole = torch.compile(lambda *given: operator(*given, **fields), fullgraph=True, backend="aot_eager")
+    for found in (tensors(operator(*arrays, **fields)), tensors(whole(*arrays))):
+        assert len(found) == len(expected)
+        assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
+
+
+def test_new_numbers_do_not_compile_again(operator: Callable[..., Any]) -> None:
+    counter = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
+    whole = torch.compile(operator, fullgraph=True, backend=counter)
+    for lengths in ([30, 40], [1, 7], [40, 0]):
+        whole(Q, K, V, lengths=torch.tensor(lengths))
+    assert counter.frame_count == 1
+
+
+@pytest.mark.parametrize("case", FIELDS)
+def test_opcheck(fl: ModuleType, operator: Callable[..., Any], case: str) -> None:
+    refuse_if_no_version_solves_it(fl, operator, arrays_for(FIELDS[case]), FIELDS[case])
+    fields = {name: torch.tensor(x) if isinstance(x, list) else x for name, x in FIELDS[case].items()}
+    torch.library.opcheck(torch.ops.flash_ladder.forward.default, arrays_for(fields), fields)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_there_is_no_backward(operator: Callable[..., Any], compiled: bool) -> None:
+    call = torch.compile(operator, fullgraph=True, backend="aot_eager") if compiled else operator
+    with pytest.raises(Exception, match="flash_ladder::forward has no backward pass; call it within torch"):
+        call(Q.clone().requires_grad_(), K, V).sum().backward()
+    with torch.no_grad():
+        call(Q.clone().requires_grad_(), K, V)
+
+
+# ---- transformers ----
+
+
+@pytest.fixture(scope="module")
+def transformers(fl: ModuleType) -> ModuleType:
+    found = pytest.importorskip("transformers", reason="transformers is not installed")
+    del fl
+    from flash_ladder import huggingface
+
+    huggingface.register()
+    return found
+
+
+SIZES = {"vocab_size": 61, "hidden_size": 256, "intermediate_size": 128, "num_hidden_layers": 2, "head_dim": 128}
+SIZES |= {"num_attention_heads": 2, "num_key_value_heads": 1, "initializer_range": 0.1, "pad_token_id": 0}
+TOKENS = torch.arange(1, 81).reshape(2, 40).remainder(61).to(DEVICE)
+RIGHT = torch.ones(2, 40, dtype=torch.int64, device=DEVICE)
+RIGHT[1, 25:] = 0
+
+
+def model(transformers: ModuleType, name: str, **sizes: Any) -> torch.nn.Module:  # noqa: ANN401
+    torch.manual_seed(0)
+    if name == "Gemma2":
+        sizes = {"sliding_window": 9, "query_pre_attn_scalar": 128, "attn_logit_softcapping": 3.0, **sizes}
+    config = getattr(transformers, f"{name}Config")(**(SIZES | sizes))
+    made = getattr(transformers, f"{name}ForCausalLM")(config).half().eval().to(DEVICE)
+    made.set_attn_implementation("ladder")
+    return made
+
+
+def eager(of: torch.nn.Module, *arguments: Any, **more: Any) -> torch.Tensor:  # noqa: ANN401
+    of.set_attn_implementation("eager")
+    try:
+        return of(*arguments, **more).logits
+    finally:
+        of.set_attn_implementation("ladder")
+
+
+def assert_close(logits: torch.Tensor, expected: torch.Tensor) -> None:
+    """Rounding in both models: scripts/model_example.py derives a bound from float64, and this one is rough."""
+    assert (logits - expected).abs().max() <= 8 * torch.finfo(torch.float16).eps * expected.abs().max()
+
+
+@pytest.mark.parametrize("name", ["Llama", "Gemma2"])
+@torch.no_grad()
+def test_a_model(transformers: ModuleType, name: str) -> None:
+    of = model(transformers, name)
+    whole = eager(of, TOKENS)
+    assert_close(of(TOKENS).logits, whole)
+    assert_close(torch.compile(of, fullgraph=True, backend="aot_eager")(TOKENS).logits, whole)
+    padded, rows = of(TOKENS, attention_mask=RIGHT).logits, RIGHT.bool()
+    assert_close(padded[rows], whole[rows])
+    assert not torch.equal(padded[~rows], whole[~rows])
+    # Some tokens first, then the others with their keys in the cache.
+    begun = of(TOKENS[:, :30])
+    assert_close(of(TOKENS[:, 30:], past_key_values=begun.past_key_values).logits, whole[:, 30:])
+
+
+@torch.no_grad()
+def test_tokens_with_a_cache(transformers: ModuleType) -> None:
+    of = model(transformers, "Llama")
+    generated = of.generate(TOKENS[:1, :20], max_new_tokens=4, do_sample=False)
+    assert generated.shape == (1, 24)
+    logits = eager(of, generated[:, :-1])[0, 19:]
+    chosen = logits.gather(1, generated[0, 20:, None])[:, 0]
+    assert (logits.max(1).values - chosen).max() <= 8 * torch.finfo(torch.float16).eps * logits.abs().max()
+
+
+def layer(**more: object) -> torch.nn.Module:
+    found = torch.nn.Module()
+    for name, value in ({"num_key_value_groups": 2, "is_causal": True} | more).items():
+        setattr(found, name, value)
+    return found
+
+
+def heads_first(*arrays: torch.Tensor) -> list[torch.Tensor]:
+    return [x.transpose(1, 2) for x in arrays]
+
+
+@torch.no_grad()
+def test_what_a_layer_passes(fl: ModuleType, transformers: ModuleType) -> None:
+    del transformers
+    from flash_ladder.huggingface import attention
+
+    arrays = heads_first(Q, K, V)
+    lengths, most = torch.tensor([40, 25]), {"window": (8, -1), "softcap": 3.0, "softmax_scale": 0.1, "sinks": SINKS}
+    found, weights = attention(
+        layer(), *arrays, lengths, scaling=0.1, sliding_window=9, softcap=3.0, s_aux=SINKS.half()
+    )
+    assert weights is None
+    assert torch.equal(found, fl.forward(Q, K, V, causal=True, lengths=[40, 25], **most))
+    # The last ten queries, of which the second sequence has none.
+    found, _ = attention(layer(), arrays[0][:, :, -10:], *arrays[1:], lengths)
+    assert torch.equal(found, fl.forward(Q[:, -10:], K, V, causal=True, lengths=[10, 0], lengths_kv=[40, 25]))
+    # Keys of other tokens than those of the queries.
+    found, _ = attention(layer(is_causal=False), arrays[0][:, :, :7], *arrays[1:], lengths)
+    assert torch.equal(found, fl.forward(Q[:, :7], K, V, lengths=[7, 7], lengths_kv=[40, 25]))
+    found, _ = attention(layer(), *arrays, None, is_causal=False, sliding_window=9)
+    assert torch.equal(found, fl.forward(Q, K, V, window=(8, 8)))
+    found, _ = attention(layer(), *arrays, None, sliding_window=40)
+    assert torch.equal(found, fl.forward(Q, K, V, causal=True)), "a window that hides nothing is left out"
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "left padding": ({"attention_mask": RIGHT.flip(1)}, "supports padding on the right only, and attention_mask has a"),
+    "two dimensions": ({"attention_mask": RIGHT[:, None, None].bool()}, "does not support a mask of shape (2, 1, 1, 4"),
+    "packed": ({"position_ids": torch.arange(40, device=DEVICE)[None] % 20, "use_cache": False}, "supports causal"),
+    "weights": ({"output_attentions": True}, 'does not support output_attentions; use attn_implementation="eager"'),
+    "sums": ({"cu_seq_lens_q": torch.tensor(CUMULATIVE)}, "does not support cu_seq_lens_q; give one seq"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+@torch.no_grad()
+def test_refused(transformers: ModuleType, case: str) -> None:
+    given, message = REFUSED[case]
+    with pytest.raises(ValueError, match=re.escape(f'attn_implementation="ladder" {message}')):
+        model(transformers, "Llama")(TOKENS, **given)
+
+
+@torch.no_grad()
+def test_models_that_are_refused(transformers: ModuleType) -> None:
+    with pytest.raises(ValueError, match=r'="ladder" has no kernel for head_dim 40; supported: .*128'):
+        model(transformers, "Llama", head_dim=40)(TOKENS)
+    with pytest.raises(ValueError, match="does not support dropout; call model"):
+        model(transformers, "Llama", attention_dropout=0.1).train()(TOKENS)
+    with pytest.raises(ValueError, match="needs the last query to be at the last key, as in a dynamic cache"):
+        model(transformers, "Llama").generate(TOKENS, max_new_tokens=2, cache_implementation="static")
+
+
+def test_chunks(transformers: ModuleType) -> None:
+    del transformers
+    from flash_ladder.huggingface import lengths_of_mask
+
+    config = type("Config", (), {"attention_chunk_size": 16})
+    assert lengths_of_mask(1, 16, 16, local_size=16, config=config) is None
+    with pytest.raises(ValueError, match="does not support chunked attention, and the input is longer than a chunk of"):
+        lengths_of_mask(1, 17, 17, local_size=16, config=config)
