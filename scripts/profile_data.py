@@ -258,8 +258,33 @@ def load_device(device: str, dtype: str = "fp16") -> Device:
 
 def load_fp8_error(device: str) -> dict[str, Any] | None:
     """profiles/<device>/fp8_error.json; None if it is not recorded. Raises ProfileError."""
-    path = ROOT / "profiles" / device / "fp8_error.json"
-    return _read(path, "fp8_error.schema.json") if path.exists() else None
+    return _load(device, "fp8_error")
+
+
+def load_peer_cases(device: str) -> dict[str, Any] | None:
+    """The same of peer_cases.json."""
+    return _load(device, "peer_cases")
+
+
+def load_models(device: str) -> dict[str, Any] | None:
+    """The same of models.json."""
+    return _load(device, "models")
+
+
+def is_of_present_code(document: dict[str, Any]) -> bool:
+    """Whether these versions still have the code that a file recorded: that of the virtual GPU's profiles, which a test
+    keeps up to date."""
+    stems = {file.kernel: file.stem for file in kernel_files(ROOT)}
+    for kernel, code_hash in document["code_hash"].items():
+        path = ROOT / "profiles" / "emulator" / f"{stems.get(kernel)}.json"
+        if not path.exists() or json.loads(path.read_text(encoding="utf-8")).get("code_hash") != code_hash:
+            return False
+    return True
+
+
+def _load(device: str, name: str) -> dict[str, Any] | None:
+    path = ROOT / "profiles" / device / f"{name}.json"
+    return _read(path, f"{name}.schema.json") if path.exists() else None
 
 
 def _by_data(document: dict[str, Any], labels: dict[tuple[str, str | None], str]) -> ByData:

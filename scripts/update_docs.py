@@ -14,6 +14,8 @@
                           <!-- by data -->         TFLOP/s on other data than random normal numbers
                           <!-- by problem causal -->    TFLOP/s on one or several of the problems of scripts/peers
                                                         --problem
+                          <!-- peer cases -->      how many cases of flash-attention's own tests pass
+                          <!-- models -->          the logits of language models with the ladder's attention
                           <!-- dates -->           when each figure was measured
                           <!-- runs -->            how, and with which programs
                           <!-- peers -->           what each peer is
@@ -47,6 +49,7 @@ import argparse
 import json
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,7 +70,10 @@ from profile_data import (
     Speeds,
     devices,
     harmonic_mean,
+    is_of_present_code,
     load_device,
+    load_models,
+    load_peer_cases,
     three_digits,
 )
 
@@ -386,6 +392,59 @@ def results_by_data(device: Device) -> str:
     return table(data_table(device.by_data, "fp16", SHAPE.seq_len)) if device.by_data else NOT_RECORDED
 
 
+def peer_cases_table(device: Device) -> str:
+    """A row for each of flash-attention's tests, and the sum of them."""
+    recorded = load_peer_cases(device.folder)
+    if recorded is None:
+        return NOT_RECORDED
+    rows = [["test", "cases", "not supported", "run", "passed", "failed", "solved by no version"]]
+    sums = [0] * (len(rows[0]) - 1)
+    for test in recorded["tests"]:
+        failed, refused = len(test["failures"]), sum(test["refused"].values())
+        run, left_out = test["passed"] + failed, sum(test["not_supported"].values())
+        counts = [test["cases"], left_out, run, test["passed"], failed, refused]
+        file, _, name = test["test"].partition("::")
+        rows.append([f"{file.partition('/')[0]}: {name}", *(f"{count:,}" for count in counts)])
+        sums = [sum(pair) for pair in zip(sums, counts, strict=True)]
+    rows.append(["all", *(f"{count:,}" for count in sums)])
+    reasons: Counter[str] = Counter()
+    for test in recorded["tests"]:
+        reasons.update(test["not_supported"])
+    padded = sum(test["padded"] for test in recorded["tests"])
+    return (
+        f"{table(rows)}\n\n{about_recording(recorded)}, in {recorded['seconds']:g} s; the tests are those of commit"
+        f" {recorded['flash_attention']}. Not supported: "
+        f"{', '.join(f'{why} {count:,}' for why, count in reasons.most_common())}. "
+        f"{padded:,} cases with packed sequences ran as padded batches."
+    )
+
+
+def models_table(device: Device) -> str:
+    recorded = load_models(device.folder)
+    if recorded is None:
+        return NOT_RECORDED
+    rows = [["model", "largest logit", "error of eager", "of sdpa", "of the ladder", "bound"]]
+    for result in recorded["results"]:
+        padded = ", padded" if result["padded"] else ""
+        errors = [result["errors"].get(name) for name in ("eager", "sdpa", "ladder")]
+        cells = [f"{result['model']}, {result['dtype']}{padded}", three_digits(result["largest_logit"])]
+        cells += ["–" if error is None else f"{error:.2g}" for error in errors]
+        rows.append([*cells, f"{result['bound']:.2g}" + ("" if result["within"] else ", exceeded")])
+    sizes = recorded["sizes"]
+    return (
+        f"{table(rows)}\n\n{about_recording(recorded)} and transformers {recorded['transformers']}: {sizes['layers']}"
+        f" layers, {sizes['heads']} heads of Q and {sizes['kv_heads']} of K and V, {sizes['tokens']} tokens, of which a"
+        f" padded sequence has {sizes['shorter']}."
+    )
+
+
+def about_recording(recorded: dict[str, Any]) -> str:
+    """Where and when it was made, and by which versions, most used first."""
+    earlier = "" if is_of_present_code(recorded) else ", from an earlier text of a version"
+    versions = ", ".join(name.replace("_", " ", 1) if name[0].isdigit() else name for name in recorded["kernels"])
+    return f"{recorded['device']}, {day(recorded['date'])}{earlier}, by {versions}, with PyTorch {recorded['pytorch']}"
+
+
 def ranges(versions: list[KernelFile]) -> str:
     """01–08, 16, causal"""
     runs: list[list[KernelFile]] = []
@@ -588,6 +647,8 @@ def fill_results(text: str, device: Device, others: list[Device]) -> str:
         r"GPUs": lambda: gpus_table(shown),
         r"by data": lambda: results_by_data(device),
         r"by problem ([\w -]+?)": lambda names: problem_table(device, names.split()),
+        r"peer cases": lambda: peer_cases_table(device),
+        r"models": lambda: models_table(device),
         r"dates": lambda: dates_table(shown),
         r"runs": lambda: runs_table(shown),
         r"peers": lambda: peers_table(device),

@@ -13,6 +13,8 @@ from jsonschema import ValidationError
 from recordings import as_if_of_these_sources
 from schemas import (
     validate_fp8_error,
+    validate_models,
+    validate_peer_cases,
     validate_peers,
     validate_peers_by_data,
     validate_peers_by_problem,
@@ -529,6 +531,8 @@ def test_the_cards_in_the_docs(cli: Cli, page: str, labels: list[str]) -> None:
 def test_other_files_of_the_repository() -> None:
     validate = {
         "fp8_error": validate_fp8_error,
+        "models": validate_models,
+        "peer_cases": validate_peer_cases,
         "peers": validate_peers,
         "peers_by_data": validate_peers_by_data,
         "peers_by_problem": validate_peers_by_problem,

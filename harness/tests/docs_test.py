@@ -644,6 +644,57 @@ def test_the_tables_by_problem(tree: Path) -> None:
     assert done.returncode == 3 and "peers_by_problem.json does not follow schema 1" in done.stderr
 
 
+def test_the_cases_of_flash_attention(tree: Path) -> None:
+    assert results_of(tree, "peer cases") == ["Not recorded yet."]
+    failure = {"case": "1 x 239, fp16", "kernel": "scores", "error": 0.5, "allowed": 0.25}
+    counts = {"not_supported": {"head_dim": 2640, "page": 160}, "passed": 98, "failures": [failure], "padded": 40}
+    document = {
+        "schema": 1, "device": "NVIDIA H200", "date": "2026-02-03T12:00:00Z", "code_hash": {"01": "sha256:" + "1" * 64},
+        "pytorch": "2.11.0", "flash_attention": "0251105a", "seed": 0, "seconds": 12.5, "kernels": {"01_naive": 99},
+        "tests": [counts | {"test": "tests/test_flash_attn.py::test_a", "cases": 2880, "refused": {"a": 1}}],
+    }  # fmt: skip
+    path = tree / "profiles" / "h200" / "peer_cases.json"
+    path.write_text(json.dumps(document))
+    assert outdated(tree) == ["docs/results.md"]
+    assert run(tree, "update_docs.py").returncode == 0
+    table = results_of(tree, "peer cases")
+    assert table[0] == "| test | cases | not supported | run | passed | failed | solved by no version |"
+    assert table[2] == "| tests: test_a | 2,880 | 2,800 | 99 | 98 | 1 | 1 |"
+    assert table[3] == "| all | 2,880 | 2,800 | 99 | 98 | 1 | 1 |"
+    assert table[5] == (
+        "NVIDIA H200, 2026-02-03, from an earlier text of a version, by 01 naive, with PyTorch 2.11.0, in 12.5 s; the "
+        "tests are those of commit 0251105a. Not supported: head_dim 2,640, page 160. 40 cases with packed sequences "
+        "ran as padded batches."
+    )
+    path.write_text(json.dumps(document | {"tests": []}))
+    done = run(tree, "update_docs.py")
+    assert done.returncode == 3 and "peer_cases.json does not follow schema 1" in done.stderr
+
+
+def test_the_logits_of_language_models(tree: Path) -> None:
+    assert results_of(tree, "models") == ["Not recorded yet."]
+    stem = "02_online_softmax"
+    edit(tree / "profiles" / "emulator" / f"{stem}.json", lambda d: d.update(code_hash="sha256:" + "2" * 64))
+    result = {"model": "Llama", "dtype": "fp16", "padded": True, "largest_logit": 6.0, "bound": 0.0636, "within": True}
+    errors = {"eager": 0.0299, "sdpa": 0.022, "ladder": 0.023}
+    other = result | {"model": "Gemma2", "padded": False, "within": False, "errors": {"eager": 0.1, "ladder": None}}
+    sizes = {"heads": 16, "kv_heads": 4, "layers": 2, "tokens": 99, "shorter": 50, "window": 9, "vocabulary": 64}
+    document = {
+        "schema": 1, "device": "NVIDIA H200", "date": "2026-02-03T12:00:00Z", "code_hash": {"02": "sha256:" + "2" * 64},
+        "pytorch": "2.11.0", "transformers": "5.17.0", "seed": 0, "sizes": sizes, "kernels": {stem: 9, "scores": 2},
+        "results": [result | {"errors": errors}, other],
+    }  # fmt: skip
+    (tree / "profiles" / "h200" / "models.json").write_text(json.dumps(document))
+    assert run(tree, "update_docs.py").returncode == 0
+    table = results_of(tree, "models")
+    assert table[2] == "| Llama, fp16, padded | 6.00 | 0.03 | 0.022 | 0.023 | 0.064 |"
+    assert table[3] == "| Gemma2, fp16 | 6.00 | 0.1 | – | – | 0.064, exceeded |"
+    assert table[5] == (
+        "NVIDIA H200, 2026-02-03, by 02 online_softmax, scores, with PyTorch 2.11.0 and transformers 5.17.0: 2 layers, "
+        "16 heads of Q and 4 of K and V, 99 tokens, of which a padded sequence has 50."
+    )
+
+
 def words_of(page: str) -> str:
     return " ".join((ROOT / page).read_text(encoding="utf-8").split())
 

@@ -28,6 +28,9 @@ raise SystemExit({status})
 """
 
 
+BY_SCRIPT = ("scripts/fp8_error.py", "scripts/peer_cases.py", "scripts/model_example.py")
+
+
 class Sitting:
     """A tree with the script, and substitutes for all programs that it runs, which only record how they were called."""
 
@@ -36,7 +39,7 @@ class Sitting:
         (root / "scripts").mkdir()
         for script in ("record", "ladder.py"):
             shutil.copy(ROOT / "scripts" / script, root / "scripts")
-        for program in ("build/harness", "scripts/peers", "scripts/fp8_error.py", "scripts/ncu_counters.py"):
+        for program in ("build/harness", "scripts/peers", "scripts/ncu_counters.py", *BY_SCRIPT):
             self.program(program)
         nvidia_smi = root / "bin" / "nvidia-smi"
         nvidia_smi.parent.mkdir()
@@ -81,6 +84,7 @@ BY_DATA = "peers --data all"
 BY_PROBLEM = "peers --problem all"
 TABLES = [BY_DATA, BY_PROBLEM]
 FP8_ERROR = "fp8_error.py --seq-len 4096 --heads 4 --gpu --record"
+LAST = ("peer_cases.py --record", "model_example.py --record", "ncu_counters.py")
 TUNING = [f"harness --tune 02 --seq-len {seq_len} --batch {batch}" for batch, seq_len in SHAPES]
 
 
@@ -97,9 +101,9 @@ def regime(hours: float, code: str = HASHES["02_online_softmax"]) -> dict[str, A
 def test_all_is_recorded(sitting: Sitting) -> None:
     done = sitting.run()
     assert done.returncode == 0, done.stderr
-    assert sitting.ran() == [PROFILES, *TUNING, "peers --regime both", *TABLES, FP8_ERROR, "ncu_counters.py"]
-    steps = ("profiles", "tuning", "peers", "by_data", "by_problem", "fp8_error", "counters")
-    assert [line.split(",")[0] for line in done.stdout.splitlines()[-7:]] == [f"{step}: recorded" for step in steps]
+    assert sitting.ran() == [PROFILES, *TUNING, "peers --regime both", *TABLES, FP8_ERROR, *LAST]
+    steps = ("profiles", "tuning", "peers", "by_data", "by_problem", "fp8_error", "peer_cases", "models", "counters")
+    assert [line.split(",")[0] for line in done.stdout.splitlines()[-9:]] == [f"{step}: recorded" for step in steps]
 
 
 def test_what_is_fresh_is_not_recorded_again(sitting: Sitting) -> None:
@@ -110,7 +114,8 @@ def test_what_is_fresh_is_not_recorded_again(sitting: Sitting) -> None:
     sitting.write("peers.json", {"regimes": {"sustained": regime(1), "interleaved": regime(30)}})
     sitting.write("peers_by_data.json", regime(1))
     sitting.write("peers_by_problem.json", regime(1))
-    sitting.write("fp8_error.json", {"code_hash": {"01": HASHES["01_naive"]}, "date": ago(1)})
+    for name in ("fp8_error", "peer_cases", "models"):
+        sitting.write(f"{name}.json", {"code_hash": {"01": HASHES["01_naive"]}, "date": ago(1)})
     sitting.write("causal.json", {"code_hash": "sha256:3", "date": ago(1)})
     sitting.write("ncu.json", {"code_hash": HASHES | {"causal": "sha256:3"}, "date": ago(1)})
     assert sitting.run().returncode == 0
@@ -118,7 +123,7 @@ def test_what_is_fresh_is_not_recorded_again(sitting: Sitting) -> None:
     changed = "harness --kernel 02 --record"
     assert sitting.ran() == [changed, *rest, "peers --regime interleaved"], "02 has changed, and turns are too old"
     assert sitting.run("--fresh", "0").returncode == 0
-    assert sitting.ran() == [PROFILES, *TUNING, "peers --regime both", *TABLES, FP8_ERROR, "ncu_counters.py"]
+    assert sitting.ran() == [PROFILES, *TUNING, "peers --regime both", *TABLES, FP8_ERROR, *LAST]
 
 
 @pytest.mark.parametrize(("kind", "command"), [("data", BY_DATA), ("problem", BY_PROBLEM)])
@@ -143,11 +148,14 @@ def test_a_table_is_resumed_if_its_part_is_fresh_and_of_this_code(
     assert sitting.ran() == [command + " --resume" * resumes]
 
 
-def test_errors_in_8_bits_are_recorded_again_when_they_are_old_or_of_other_code(sitting: Sitting) -> None:
+@pytest.mark.parametrize(("step", "command"), [("fp8_error", FP8_ERROR), ("peer_cases", LAST[0]), ("models", LAST[1])])
+def test_what_has_hashes_is_recorded_again_when_it_is_old_or_of_other_code(
+    sitting: Sitting, step: str, command: str
+) -> None:
     for code, hours in ((HASHES["01_naive"], 30), ("sha256:" + "0" * 64, 1)):
-        sitting.write("fp8_error.json", {"code_hash": {"01": code}, "date": ago(hours)})
-        assert sitting.run("--only", "fp8_error").returncode == 0
-        assert sitting.ran() == [FP8_ERROR]
+        sitting.write(f"{step}.json", {"code_hash": {"01": code}, "date": ago(hours)})
+        assert sitting.run("--only", step).returncode == 0
+        assert sitting.ran() == [command]
 
 
 def test_the_first_versions_take_long_and_may_be_left_out(sitting: Sitting) -> None:
@@ -176,7 +184,7 @@ def test_a_step_that_fails_does_not_end_the_sitting(sitting: Sitting) -> None:
 def test_what_is_missing(sitting: Sitting) -> None:
     done = sitting.run("--only", "peers,plots")
     assert done.returncode == 2
-    steps = "profiles, tuning, peers, by_data, by_problem, fp8_error, counters"
+    steps = "profiles, tuning, peers, by_data, by_problem, fp8_error, peer_cases, models, counters"
     assert f"'plots' is not a step; allowed: {steps}" in done.stderr
     (sitting.root / "build" / "harness").unlink()
     done = sitting.run()

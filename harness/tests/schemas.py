@@ -20,6 +20,8 @@ _PEERS = _load("peers.schema.json")
 _PEERS_BY_DATA = _load("peers_by_data.schema.json")
 _PEERS_BY_PROBLEM = _load("peers_by_problem.schema.json")
 _FP8_ERROR = _load("fp8_error.schema.json")
+_PEER_CASES = _load("peer_cases.schema.json")
+_MODELS = _load("models.schema.json")
 _DEBUG = _load("debug.schema.json")
 _NCU = _load("ncu.schema.json")
 _COMPARISON = _load("comparison.schema.json")
@@ -73,6 +75,16 @@ def validate_peers_by_problem(document: dict[str, Any]) -> None:
 def validate_fp8_error(document: dict[str, Any]) -> None:
     """A fp8_error.json as scripts/fp8_error.py --record writes it."""
     _validate(_FP8_ERROR, document)
+
+
+def validate_peer_cases(document: dict[str, Any]) -> None:
+    """A peer_cases.json as scripts/peer_cases.py --record writes it."""
+    _validate(_PEER_CASES, document)
+
+
+def validate_models(document: dict[str, Any]) -> None:
+    """A models.json as scripts/model_example.py --record writes it."""
+    _validate(_MODELS, document)
 
 
 def validate_profile(document: dict[str, Any]) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import datetime
 import json
+import math
 import subprocess
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from kernel_files import kernel_files
 from ladder import HEAD_DIM, HEADS, ROOT, SHAPES, write_whole
 
 from comparison.implementations import Implementation, UnavailableError
@@ -60,6 +62,23 @@ def code_hashes(harness: Path) -> dict[str, str]:
         return {version["kernel"]: version["code_hash"] for version in json.loads(done.stdout)["versions"]}
     except (OSError, ValueError, KeyError):
         return {}
+
+
+def hashes_of(names: Iterable[str], harness: Path) -> dict[str, str]:
+    """The same of these versions only, which are named as by the Python package: "16_overlapped_softmax".
+
+    Raises UnavailableError if the harness is not built.
+    """
+    hashes, of_name = code_hashes(harness), {file.stem: file.kernel for file in kernel_files(ROOT)}
+    kernels = sorted(of_name[name] for name in names)
+    if not hashes.keys() >= set(kernels):
+        raise UnavailableError(f"{harness} reports no code hashes, and a recording needs them: scripts/setup builds it")
+    return {kernel: hashes[kernel] for kernel in kernels}
+
+
+def finite(number: float) -> float | None:
+    """The number for a file in JSON, which has no NaN and no infinity."""
+    return number if math.isfinite(number) else None
 
 
 def brought_up_to_date(earlier: dict[str, Any], regime: dict[str, Any]) -> dict[str, Any]:
