@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs the cases of flash-attention's own tests of the forward pass with the ladder's kernels.
 
-    scripts/peer_cases.py                       200 cases of each test, chosen at random, in less than a minute on a GPU
+    scripts/peer_cases.py                       200 cases of each test, chosen at random
     scripts/peer_cases.py --all                 all of them
     scripts/peer_cases.py --record              stores the counts in profiles/<device>/peer_cases.json
     scripts/peer_cases.py --device emulator     a few small cases on the virtual GPU
@@ -11,11 +11,11 @@ passes under the tolerance of its test: the error is at most `factor` (2) times 
 the same type, + `absolute` (0), both against attention in float32 that is rounded to that type. With `rounding`, twice
 the error of adding 0.3 to the result and subtracting it again is allowed, too.
 
-The keys of the table: lengths are those of q and k. `heads_with_softcap` replaces heads; with a softcap, q is
-multiplied by softcap · q_times_softcap. `packed` tests take sequences of different lengths, each up to 20 rows shorter
-than the longest; "same" gives q and k the same lengths. If no version of the ladder solves a case with packed
-sequences, the case runs as a padded batch with lengths. `local` draws a window from the number of keys. ALiBi slopes
-are equal for all batch entries, which the ladder's kernels require.
+The keys of the table: `lengths` are those of q and k. With a softcap, heads_with_softcap replaces heads, and q is
+multiplied by softcap · q_times_softcap. The sequences of `packed` tests have different lengths, up to 20 rows less than
+those given; "same" gives q and k the same lengths. If no version of the ladder solves such a case with packed
+sequences, it runs as a padded batch with lengths. `local` is a window whose sides are random numbers below the number
+of keys. ALiBi slopes are the same for all batch entries, because the ladder's kernels take one slope for each head.
 
 Cases that need what the ladder does not have, such as dropout, are counted as not supported and not run. Needs PyTorch
 and the ladder's Python package.

@@ -4,6 +4,7 @@ otherwise on the virtual GPU."""
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -72,6 +73,16 @@ def test_compiled_and_not_it_is_forward(fl: ModuleType, operator: Callable[..., 
         assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
 
 
+def test_the_default_compiler(fl: ModuleType, operator: Callable[..., Any]) -> None:
+    """Inductor passes on an operator's arguments by name, beside its own."""
+
+    @torch.compile(fullgraph=True)
+    def whole(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return operator(2 * q, k, v, causal=True, kernel="scores", sinks=SINKS) + 1
+
+    assert torch.equal(whole(Q, K, V), fl.forward(2 * Q, K, V, causal=True, kernel="scores", sinks=SINKS) + 1)
+
+
 def test_new_numbers_do_not_compile_again(operator: Callable[..., Any]) -> None:
     counter = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
     whole = torch.compile(operator, fullgraph=True, backend=counter)
@@ -84,6 +95,7 @@ def test_new_numbers_do_not_compile_again(operator: Callable[..., Any]) -> None:
 def test_opcheck(fl: ModuleType, operator: Callable[..., Any], case: str) -> None:
     refuse_if_no_version_solves_it(fl, operator, arrays_for(FIELDS[case]), FIELDS[case])
     fields = {name: torch.tensor(x) if isinstance(x, list) else x for name, x in FIELDS[case].items()}
+    fields["kernel_name"] = fields.pop("kernel", None)
     torch.library.opcheck(torch.ops.flash_ladder.forward.default, arrays_for(fields), fields)
 
 
@@ -224,6 +236,15 @@ def test_models_that_are_refused(transformers: ModuleType) -> None:
         model(transformers, "Llama", attention_dropout=0.1).train()(TOKENS)
     with pytest.raises(ValueError, match="needs the last query to be at the last key, as in a dynamic cache"):
         model(transformers, "Llama").generate(TOKENS, max_new_tokens=2, cache_implementation="static")
+
+
+def test_an_older_version_of_transformers(transformers: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    del transformers  # which replaces its own module at some imports
+    from flash_ladder import huggingface
+
+    monkeypatch.setattr(sys.modules["transformers"], "__version__", "4.57.1")
+    with pytest.raises(ImportError, match=r"needs transformers 5, and this is 4\.57\.1"):
+        huggingface.register()
 
 
 def test_chunks(transformers: ModuleType) -> None:

@@ -8,9 +8,9 @@
 The name is not flash_ladder, because transformers takes every name that contains "flash" for a build of the package
 flash-attn, and looks for its functions.
 
-A model says in numbers whether attention is causal, and how wide its sliding window is; its softcap, its sinks and its
-groups of heads are taken over as well. Padding on the right becomes the lengths of the sequences. ValueError names what
-is not supported: other masks, dropout, a head_dim that no kernel has. There is no backward pass.
+Causal masks, sliding windows, softcaps, sinks and grouped heads are supported, and so is padding on the right, which
+becomes the lengths of the sequences. A ValueError names everything else: other masks, dropout, a head_dim without a
+kernel. A padding mask is read on the host, so torch.compile splits the graph there. There is no backward pass.
 """
 
 from __future__ import annotations
@@ -41,7 +41,14 @@ _NOT_SUPPORTED = {
 
 
 def register() -> None:
-    """Makes attn_implementation="ladder" known to transformers. To call it again changes nothing."""
+    """Makes attn_implementation="ladder" known to transformers. Calling it again has no effect.
+
+    Raises ImportError for a version of transformers whose mask functions take other arguments.
+    """
+    import transformers
+
+    if int(transformers.__version__.partition(".")[0]) < 5:
+        raise ImportError(f"flash_ladder.huggingface needs transformers 5, and this is {transformers.__version__}")
     from transformers import AttentionInterface, AttentionMaskInterface
 
     AttentionInterface.register(NAME, attention)

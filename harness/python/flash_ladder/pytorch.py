@@ -23,11 +23,12 @@ __all__ = ["forward"]
 
 # The arguments of flash_ladder.forward() except `out`, because an operator returns new tensors. Lengths and their sums
 # are tensors: if the graph contained their values, it would be compiled again for each batch. An operator always
-# returns the same number of tensors, so without return_lse the second one is empty.
+# returns the same number of tensors, so without return_lse the second one is empty. `kernel` has another name here,
+# because torch.compile's Inductor passes operators' arguments on beside a `kernel` of its own.
 _SCHEMA = """(
     Tensor q, Tensor k, Tensor v, Tensor? scales=None, Tensor? alibi_slopes=None, Tensor? sinks=None,
     Tensor? lengths=None, Tensor? lengths_kv=None, Tensor? cu_seqlens_q=None, Tensor? cu_seqlens_k=None, *,
-    str? kernel=None, float? softmax_scale=None, bool causal=False, SymInt[]? window=None, float? softcap=None,
+    str? kernel_name=None, float? softmax_scale=None, bool causal=False, SymInt[]? window=None, float? softcap=None,
     SymInt? max_seqlen_q=None, SymInt? max_seqlen_k=None, bool return_lse=False, str? config=None
 ) -> (Tensor, Tensor)"""
 
@@ -45,6 +46,7 @@ def _operator(
     alibi_slopes: torch.Tensor | None = None,
     sinks: torch.Tensor | None = None,
     *per_sequence: torch.Tensor | None,
+    kernel_name: str | None = None,
     return_lse: bool = False,
     window: Sequence[int] | None = None,
     **others: Any,  # noqa: ANN401 (the schema has the types)
@@ -58,6 +60,7 @@ def _operator(
         scales=scales,
         alibi_slopes=alibi_slopes,
         sinks=sinks,
+        kernel=kernel_name,
         window=cast("tuple[int, int] | None", window),
         return_lse=return_lse,
         **numbers,
@@ -123,7 +126,7 @@ def forward(
         q,
         k,
         v,
-        kernel=None if kernel is None else str(kernel),
+        kernel_name=None if kernel is None else str(kernel),
         softmax_scale=softmax_scale,
         scales=scales,
         causal=causal,
