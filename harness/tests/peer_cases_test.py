@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import subprocess
@@ -207,6 +208,30 @@ def test_what_is_wrong_fails(
         [test] = peer_cases.run(small()[:1], runner, 3, None, 0)
         assert test.passed == 0 and len(test.failures) == 3
         assert capsys.readouterr().out.count("  FAILED ") == 3
+
+
+def test_packed_sequences_are_compared_without_padding(
+    runner: peer_cases.Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever version solves them: here each sequence is a call of its own."""
+    forward, torch = runner.fl.forward, runner.torch
+
+    def one_by_one(cu_seqlens_q: list[int], cu_seqlens_k: list[int], **given: Any) -> object:  # noqa: ANN401
+        q, k, v = (given.pop(name) for name in "qkv")
+        out = []
+        for rows, keys in zip(itertools.pairwise(cu_seqlens_q), itertools.pairwise(cu_seqlens_k), strict=True):
+            one = q[slice(*rows)][None], k[slice(*keys)][None], v[slice(*keys)][None]
+            out.append(forward(*one, **given)[0] if keys[1] > keys[0] else torch.zeros_like(one[0][0]))
+        return torch.cat(out)
+
+    calls = SimpleNamespace(which=lambda **given: "one by one", forward=one_by_one)
+    monkeypatch.setattr(runner, "head_dims", lambda: {128})
+    monkeypatch.setattr(runner, "fl", calls)
+    [test] = peer_cases.run(small()[1:], runner, None, None, 0)
+    assert (test.passed, test.failures, test.padded) == (8, [], 0)
+    monkeypatch.setattr(calls, "forward", lambda **given: one_by_one(**given).flip(0))
+    [test] = peer_cases.run(small()[1:], runner, None, None, 0)
+    assert (test.passed, len(test.failures)) == (0, 8)
 
 
 def test_what_no_version_solves_is_counted(

@@ -84,7 +84,9 @@ def test_the_default_compiler(fl: ModuleType, operator: Callable[..., Any]) -> N
 
 
 def test_new_numbers_do_not_compile_again(operator: Callable[..., Any]) -> None:
-    counter = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
+    from torch._dynamo.testing import CompileCounterWithBackend
+
+    counter = CompileCounterWithBackend("aot_eager")
     whole = torch.compile(operator, fullgraph=True, backend=counter)
     for lengths in ([30, 40], [1, 7], [40, 0]):
         whole(Q, K, V, lengths=torch.tensor(lengths))
