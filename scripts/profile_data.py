@@ -107,7 +107,9 @@ class ByData:
 
     run: dict[str, Any]  # as in peers_by_data.json
     definitions: dict[str, str]  # by name, in display order
-    versions: dict[str, dict[Cell, float]]  # TFLOP/s by label, for versions whose profile has the same code
+    versions: dict[
+        str, dict[Cell, float]
+    ]  # TFLOP/s by label, for versions that were not recorded since with other code
     peers: dict[str, dict[Cell, float]]
     sm_clock_mhz: dict[str, dict[Cell, int]]  # of versions and peers
 
@@ -137,7 +139,7 @@ class ByProblem:
     run: dict[str, Any]  # as in peers_by_problem.json
     dtype: str
     seq_lens: dict[str, list[int]]  # by problem, in display order
-    # TFLOP/s by label, for versions whose profile has the same code or that have no profile.
+    # TFLOP/s by label, for versions that were not recorded since with other code.
     versions: dict[str, dict[ProblemCell, float]]
     peers: dict[str, dict[ProblemCell, float]]
     first_track: set[str]  # labels of versions that need no Hopper GPU
@@ -225,7 +227,7 @@ def load_device(device: str, dtype: str = "fp16") -> Device:
     document_by_problem = _read(path, "peers_by_problem.schema.json") if path.exists() else None
     if document_by_problem is not None:
         names.add(document_by_problem["device"])
-    labels: dict[tuple[str, str | None], str] = {}  # by kernel and code hash
+    profiles: dict[str, dict[str, Any]] = {}  # by kernel
     for kernel in kernel_files(ROOT):
         path = folder / f"{kernel.stem}.json"
         if not path.exists():
@@ -233,7 +235,7 @@ def load_device(device: str, dtype: str = "fp16") -> Device:
             continue
         profile = _read(path, "profile.schema.json")
         names.add(profile["device"])
-        labels[kernel.kernel, profile["code_hash"]] = kernel.label
+        profiles[kernel.kernel] = profile
         standard = [result for result in profile["results"] if _is_standard(result, dtype)]
         if not any(result["problem"]["dtype"] == dtype for result in profile["results"]):
             continue  # it belongs to another comparison, as fp8 does
@@ -251,8 +253,8 @@ def load_device(device: str, dtype: str = "fp16") -> Device:
 
     if len(names) > 1:
         raise ProfileError(f"the files in {folder} are of different devices: {', '.join(sorted(names))}")
-    by_data = _by_data(document_by_data, labels) if document_by_data else None
-    by_problem = _by_problem(document_by_problem, labels) if document_by_problem else None
+    by_data = _by_data(document_by_data, profiles) if document_by_data else None
+    by_problem = _by_problem(document_by_problem, profiles) if document_by_problem else None
     return Device(names.pop() if names else device, device, dtype, versions, regimes, missing, by_data, by_problem)
 
 
@@ -287,41 +289,44 @@ def _load(device: str, name: str) -> dict[str, Any] | None:
     return _read(path, f"{name}.schema.json") if path.exists() else None
 
 
-def _by_data(document: dict[str, Any], labels: dict[tuple[str, str | None], str]) -> ByData:
-    """Versions whose code differs from that of their profile are left out."""
-    tables = _tables(document, labels, lambda result: Cell(result["data"], result["dtype"], result["seq_len"]))
+def _by_data(document: dict[str, Any], profiles: dict[str, dict[str, Any]]) -> ByData:
+    tables = _tables(document, profiles, lambda result: Cell(result["data"], result["dtype"], result["seq_len"]))
     return ByData(document["run"], document["data"], *tables)
 
 
-def _by_problem(document: dict[str, Any], labels: dict[tuple[str, str | None], str]) -> ByProblem:
-    """Versions whose code differs from that of their profile are left out."""
-    files = {file.kernel: file for file in kernel_files(ROOT)}
-    recorded = {kernel for kernel, _ in labels}
-    without_profile = {
-        (one["kernel"], one["code_hash"]): files[one["kernel"]].label
-        for one in document["versions"]
-        if one["kernel"] in files and one["kernel"] not in recorded
-    }
-    versions, peers, _ = _tables(
-        document, labels | without_profile, lambda result: ProblemCell(result["problem"], result["seq_len"])
-    )
+def _by_problem(document: dict[str, Any], profiles: dict[str, dict[str, Any]]) -> ByProblem:
+    versions, peers, _ = _tables(document, profiles, lambda result: ProblemCell(result["problem"], result["seq_len"]))
     measured = {cell for tflops in (*versions.values(), *peers.values()) for cell in tflops}
     seq_lens = {
         name: sorted(cell.seq_len for cell in measured if cell.problem == name) for name in document["problems"]
     }
-    first_track = {file.label for file in files.values() if not file.file.startswith("kernels/hopper/")}
+    first_track = {file.label for file in kernel_files(ROOT) if not file.file.startswith("kernels/hopper/")}
     dtype = document["problem"]["dtype"]
     return ByProblem(document["run"], dtype, seq_lens, versions, peers, first_track & versions.keys())
 
 
+def _is_outdated(entry: dict[str, Any], run: dict[str, Any], profiles: dict[str, dict[str, Any]]) -> bool:
+    """Whether the version was recorded later, with another text of its code. If the run is the newer one, it is the
+    profile that belongs to an earlier text."""
+    profile = profiles.get(entry["kernel"])
+    return profile is not None and profile["code_hash"] != entry["code_hash"] and run["date"] < profile["date"]
+
+
 def _tables(
-    document: dict[str, Any], labels: dict[tuple[str, str | None], str], cell_of: Callable[[dict[str, Any]], Key]
+    document: dict[str, Any],
+    profiles: dict[str, dict[str, Any]],
+    cell_of: Callable[[dict[str, Any]], Key],
 ) -> tuple[dict[str, dict[Key, float]], dict[str, dict[Key, float]], dict[str, dict[Key, int]]]:
-    """TFLOP/s of the versions that have a label, and of the peers, and the clocks of both."""
+    """TFLOP/s of the versions that are not outdated, and of the peers, and the clocks of both."""
     versions: dict[str, dict[Key, float]] = {}
     peers: dict[str, dict[Key, float]] = {}
     sm_clock_mhz: dict[str, dict[Key, int]] = {}
-    rows = [(versions, labels.get((one["kernel"], one["code_hash"])), one) for one in document["versions"]]
+    labels = {file.kernel: file.label for file in kernel_files(ROOT)}
+    rows = [
+        (versions, labels.get(one["kernel"]), one)
+        for one in document["versions"]
+        if not _is_outdated(one, document["run"], profiles)
+    ]
     rows += [(peers, peer["name"], peer) for peer in document["peers"]]
     for table, label, one in rows:
         if label is None:

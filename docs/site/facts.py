@@ -301,6 +301,25 @@ class Facts:
         """The speedup of an extension over a version, both measured in the same way."""
         return self._ratio(name, self.stem(number), seq_len)
 
+    def recorded_ms(
+        self, kernel: str, seq_len: int = SEQ_LEN, config: str | None = None, **fields: int | bool
+    ) -> float:
+        """Milliseconds of a configuration, or of the fastest one, by `harness --record`, for the standard problem in
+        fp16 with these fields, such as causal=True, kv_heads=4, window_left=512, and no others."""
+        plain = {"batch", "dtype", "head_dim", "heads", "seq_len", "seq_len_kv"}
+        found = [
+            result["ms"]["median"]
+            for result in self._profile(DEVICE, kernel)["results"]
+            if result["problem"]["dtype"] == "fp16"
+            and result["problem"]["seq_len"] == seq_len
+            and {name: value for name, value in result["problem"].items() if name not in plain} == fields
+            and config in (None, result["config"])
+            and result["ms"] is not None
+        ]
+        if not found:
+            raise NotRecordedError(f"{kernel} is not recorded at seq_len {seq_len} with {fields}")
+        return min(found)
+
     def kv_gb_per_s(self, kernel: str, batch: int, keys: int, kv_heads: int = 8) -> float:
         """The metric of the decoding track, by `harness --record`, for one query and 32 heads in fp16."""
         found = [
