@@ -720,7 +720,7 @@ def test_what_the_readme_claims_is_what_was_measured() -> None:
         in readme
     )
     assert (
-        "version 29 is 0 to 14 % faster than the better of the two, but at seq_len 1024 it is slower on some data sets"
+        "versions 28 and 29 are 0 to 18 % and −3 to 10 % faster than the better of the two; at 1024, both are slower on"
         in readme
     )
     assert "Fewer than half of these predictions came true" in readme
@@ -732,14 +732,15 @@ def test_what_the_readme_claims_is_what_was_measured() -> None:
         for shape, tflops in of_peers[name].items():
             assert versions[kernel][shape] > tflops, f"version {kernel} is not faster than {name} at {shape}"
     assert device.by_data is not None and {"FlashAttention-3", "cuDNN"} <= device.by_data.peers.keys()
-    factors = {
-        seq_len: [
-            device.by_data.of_fastest_peer("29 power_of_two", Cell(data, "fp16", seq_len))
-            for data in device.by_data.definitions
-        ]
-        for seq_len in (1024, 4096)
-    }
-    assert f"{min(factors[4096]):.2f} {max(factors[4096]):.2f}" == "1.00 1.14" and min(factors[1024]) < 0.99
+    for label, range_at_4096 in (("28 key_order", "1.00 1.18"), ("29 power_of_two", "0.97 1.10")):
+        factors = {
+            seq_len: [
+                device.by_data.of_fastest_peer(label, Cell(data, "fp16", seq_len))
+                for data in device.by_data.definitions
+            ]
+            for seq_len in (1024, 4096)
+        }
+        assert f"{min(factors[4096]):.2f} {max(factors[4096]):.2f}" == range_at_4096 and min(factors[1024]) < 0.99
     score = score_of((ROOT / "docs" / "ladder_log.md").read_text(encoding="utf-8"))
     assert 2 * score["as predicted"] < score["predictions"]
 
@@ -747,19 +748,24 @@ def test_what_the_readme_claims_is_what_was_measured() -> None:
 def test_what_the_results_say_in_words_is_what_was_measured() -> None:
     results = words_of("docs/results.md")
     assert "measured on one day, except flash_attention_from_scratch, whose figures are two days older" in results
-    assert "it is slower than in the sustained run, at a lower clock, although the two runs agree at seq_len" in results
+    assert (
+        "versions 26 and 29 are slower than in the sustained run, at a lower clock, whereas all others are" in results
+    )
     device = load_device("h200")
     dates = {version.source.kernel: version.beside_peers.date for version in device.versions}
     assert {dates[f"{number:02}"][:10] for number in range(4, 30)} == {"2026-11-24"}
     earlier = [peer.name for peer in device.peers if peer.speeds.date[:10] == "2026-11-22"]
     assert earlier == ["flash_attention_from_scratch"]
-    (alone,) = [version.beside_peers for version in device.versions if version.source.kernel == "28"]
     assert device.by_data is not None
-    by_data, clocks = (of["28 key_order"] for of in (device.by_data.versions, device.by_data.sm_clock_mhz))
-    short, long = Cell("normal", "fp16", 4096), Cell("normal", "fp16", 16384)
-    assert by_data[short] < 0.95 * alone.tflops[Shape(4096, 16)]
-    assert clocks[short] < 0.95 * alone.sm_clock_mhz[Shape(4096, 16)]
-    assert abs(by_data[long] / alone.tflops[Shape(16384, 4)] - 1) < 0.02
+    for version in device.rungs():
+        label, alone = version.source.label, version.beside_peers
+        if label not in device.by_data.versions:
+            continue
+        tflops, clocks = device.by_data.versions[label], device.by_data.sm_clock_mhz[label]
+        is_slow = label[:2] in ("26", "29")
+        cell, shape = Cell("normal", "fp16", 4096), Shape(4096, 16)
+        assert (tflops[cell] < alone.tflops[shape]) is (clocks[cell] < alone.sm_clock_mhz[shape]) is is_slow
+        assert tflops[Cell("normal", "fp16", 16384)] > alone.tflops[Shape(16384, 4)]
 
 
 def test_without_peers(tree: Path) -> None:
