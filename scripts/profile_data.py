@@ -107,9 +107,7 @@ class ByData:
 
     run: dict[str, Any]  # as in peers_by_data.json
     definitions: dict[str, str]  # by name, in display order
-    versions: dict[
-        str, dict[Cell, float]
-    ]  # TFLOP/s by label, for versions that were not recorded since with other code
+    versions: dict[str, dict[Cell, float]]  # TFLOP/s by label, without those recorded since with other code
     peers: dict[str, dict[Cell, float]]
     sm_clock_mhz: dict[str, dict[Cell, int]]  # of versions and peers
 
