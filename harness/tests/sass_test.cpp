@@ -670,8 +670,8 @@ TEST(StudyFiles, HoppersSoftmaxStandsBeforeTheWaitForPV) {
       if (line.find("WARPGROUP.DEPBAR.LE gsb0, 0x0") != line.npos) between = false;
       if (between && line.find("MUFU.EX2") != line.npos) ++exponentials.back();
     }
-    // A kernel without a mask, one with the causal mask, and one with a window.
-    const int kernels = 1 + version.solves.causal + version.solves.window;
+    // A kernel without a mask, one with the causal mask, and one with a window; the last two also with changed scores.
+    const int kernels = 1 + version.solves.causal + version.solves.window + 2 * version.solves.scores;
     EXPECT_EQ(exponentials.size(), version.configurations.size() * kernels) << label(version);
     int fewest_keys = version.configurations.front().block_kv;
     for (const Configuration& configuration : version.configurations)

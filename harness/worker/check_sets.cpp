@@ -317,6 +317,14 @@ void add_scores(Sets& sets, const Solves& solves, const Configuration& configura
     other.seq_len_kv = configuration.block_kv + 3;
     add_masked_too(sets, solves, "all changes of the scores, and odd lengths", other);
   }
+  if (solves.window) {
+    other = square_problem(configuration);
+    other.softcap = 5;
+    other.alibi = other.sinks = true;
+    other.window_left = configuration.block_kv / 2;
+    other.window_right = 3;
+    add_masked_too(sets, solves, "all changes of the scores, and a window", other);
+  }
   if (solves.packed) {
     other = packed_problem(configuration, {3, configuration.block_q + 1, 0, 20}, {9, configuration.block_kv - 1, 4, 1});
     other.softcap = 5;
