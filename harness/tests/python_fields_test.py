@@ -61,6 +61,7 @@ def test_the_last_extension_of_the_track_solves_more(fl: ModuleType) -> None:
     assert causal in OF_HOPPER and causal not in (NEWEST, "hopper_log_sum_exp"), "the virtual GPU is a Hopper GPU"
     assert fl.which(Q[:, ::-1], K, V, causal=True) not in OF_HOPPER, "TMA has no strides below 0"
     assert fl.which(Q, K[:, :, :2], V[:, :, :2]) in OF_HOPPER
+    assert fl.which(Q, K, V, softcap=3.0, alibi_slopes=SLOPES, sinks=SINKS, window=(9, -1)) in OF_HOPPER
     assert fl.which(Q, K, V, return_lse=True) in OF_HOPPER - {NEWEST}
 
 
