@@ -7,6 +7,7 @@
 #include <map>
 #include <mutex>
 #include <set>
+#include <tuple>
 #include <utility>
 
 #include "problem/fields.h"
@@ -214,6 +215,10 @@ std::vector<std::string> take_findings() {
 // How many versions it is built on, up to one of the ladder.
 int depth(const Version& version) { return version.is_extension() ? 1 + depth(select_version(version.extends)) : 0; }
 
+int num_solved(const Version& version) {
+  return static_cast<int>(std::ranges::count_if(kSolves, [&](const auto& one) { return version.solves.*one.second; }));
+}
+
 // The fields that the problem has beyond the plain one, and the log-sum-exp, as the caller names them.
 std::vector<std::string> asked_fields(const AttentionProblem& problem, bool log_sum_exp) {
   std::vector<std::string> names;
@@ -237,8 +242,9 @@ std::optional<std::string> why_no_log_sum_exp(const Version& version, bool log_s
                      fmt::join(others, " or "));
 }
 
-// The newest version of the ladder that the device runs, if it solves the problem; otherwise the extension with the most
-// extensions below it that does, on a Hopper GPU preferably one of Hopper's.
+// The newest version of the ladder that the device runs, if it solves the problem; otherwise an extension that does, on a
+// Hopper GPU preferably one of Hopper's. The fewer other fields an extension solves, the faster it is (docs/results.md);
+// among those that solve the same, the last one is.
 const Version& fastest_version(const AttentionProblem& problem, bool log_sum_exp, const DeviceInfo& device,
                                bool without_tma) {
   const Version& newest = version_of("", without_tma ? nullptr : &device);
@@ -252,7 +258,7 @@ const Version& fastest_version(const AttentionProblem& problem, bool log_sum_exp
     return newest;
   const Version* best = nullptr;
   const auto rank = [](const Version& version) {
-    return std::pair(version.architecture == Architecture::sm_90a, depth(version));
+    return std::tuple(version.architecture == Architecture::sm_90a, -num_solved(version), depth(version));
   };
   for (const Version& version : versions())
     if (version.is_extension() && !why_not_on_device(version, device) && solves(version) &&
