@@ -95,6 +95,7 @@ TEST(CheckSets, PackedSequencesAndScoresAreChecked) {
   version.solves = {.packed = true};
   EXPECT_GE(count(packed), 5);
   EXPECT_GE(count([&](const AttentionProblem& p) { return packed(p) && p.batch == 40; }), 1);
+  EXPECT_GE(count([&](const AttentionProblem& p) { return packed(p) && std::ranges::count(p.lengths, 0) == 2; }), 1);
   version.solves = {.scores = true};
   EXPECT_GE(count(changed), 6);
   version.solves = {

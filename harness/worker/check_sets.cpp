@@ -261,6 +261,9 @@ void add_packed(Sets& sets, const Solves& solves, const Configuration& configura
 
   const Lengths equal(3, 2 * block_q);
   sets.push_back({.name = "packed sequences of equal lengths", .problem = packed_problem(configuration, equal, equal)});
+  const Lengths one{0, 5, 0};  // fewer query tiles than CTAs
+  sets.push_back(
+      {.name = "one packed sequence between empty ones", .problem = packed_problem(configuration, one, one)});
   Lengths one_long{5, 17, 3, 2 * block_q + 9, 1, 30, 2, 11};
   add_masked_too(sets, solves, "one long packed sequence among short ones",
                  packed_problem(configuration, one_long, one_long));
