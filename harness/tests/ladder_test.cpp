@@ -27,9 +27,9 @@ using testing::Not;
 using testing::UnorderedElementsAreArray;
 
 constexpr int kMostLinesInADiff = 60;  // to add, and as many to remove
-// Their step from the version before may be larger; 17 begins the Hopper track, and in fp8 everything has a different
-// layout.
-const std::set<std::string> kReplaceStructure = {"02", "03", "04", "17", "D03", "fp8"};
+// Their step from the version before may be larger; 17 begins the Hopper track, D02 adds a second kernel, and in fp8
+// everything has a different layout.
+const std::set<std::string> kReplaceStructure = {"02", "03", "04", "17", "D02", "D03", "fp8"};
 
 std::filesystem::path path_of(const Version& version) {
   return std::filesystem::path(FLASH_LADDER_SOURCE_DIR) / version.source;

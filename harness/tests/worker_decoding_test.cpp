@@ -55,6 +55,7 @@ TEST(Decoding, IsCheckedWithFewQueriesAndCachesOfAllLengths) {
   EXPECT_TRUE(queries.contains(1) && queries.contains(8));
   for (const std::int64_t length : {0, 1, 7, 8, 9}) EXPECT_TRUE(keys.contains(length)) << length;
   EXPECT_TRUE(repeated);
+  EXPECT_GT(*keys.rbegin(), 32 * 64);  // more parts than lanes
 }
 
 }  // namespace

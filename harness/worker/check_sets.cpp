@@ -19,6 +19,8 @@ constexpr std::int64_t kScoresForEveryRow = 1 << 24;
 // With one query tile more, these are the scores of the set with many query tiles: a quarter of those of the harness's
 // default problem without a GPU.
 constexpr std::int64_t kScoresOfManyTiles = 1 << 15;
+// More than 32 parts of 64 keys, and a part of another one.
+constexpr std::int64_t kKeysOfLongCache = 36 * 64 + 9;
 
 // The smallest odd number of tiles, at least 3, that has kMinKeys keys.
 std::int64_t odd_tiles(std::int64_t block_kv) {
@@ -366,7 +368,8 @@ void add_other_fields(Sets& sets, const Solves& solves, const Configuration& con
   if (solves.scores) add_scores(sets, solves, configuration);
 }
 
-// One query of each head, and as many as the version solves, against caches of 0, 1 and numbers of keys around whole tiles.
+// One query of each head, and as many as the version solves, against caches of 0, 1 and numbers of keys around whole tiles, and
+// against long ones: a version that divides the keys among CTAs has more parts than a warp has lanes.
 void add_decoding(Sets& sets, const Version& version, const Configuration& configuration) {
   const std::int64_t block_kv = configuration.block_kv;
   AttentionProblem cache = small_problem(configuration);
@@ -388,6 +391,13 @@ void add_decoding(Sets& sets, const Version& version, const Configuration& confi
                   .problem = cache,
                   .distribution = Distribution::offset_mean,
                   .sms = 2});
+
+  AttentionProblem long_cache = small_problem(configuration);
+  long_cache.heads = 2;
+  long_cache.kv_heads = long_cache.seq_len = 1;
+  long_cache.seq_len_kv = kKeysOfLongCache;
+  long_cache.lengths_kv = {kKeysOfLongCache, kKeysOfLongCache * 2 / 3};
+  sets.push_back({.name = "one query, long caches", .problem = long_cache, .distribution = Distribution::ramp});
 }
 
 // The same sets with no more queries than the version solves; packed Q, K and V have as many keys.
