@@ -55,8 +55,9 @@ KILLED = ("wrong", "finding", "refusal", "timeout")
 NO_MUTANT = ("compile error", "same code")
 COLUMNS = (*KILLED, "survived", "equivalent", *NO_MUTANT)
 MOST_INSTRUCTIONS = 2_000_000  # of a CTA, beyond which it counts as endless
-# The harness's default problem without a GPU.
+# The harness's default problems without a GPU.
 PROBLEM = {"batch": 1, "heads": 2, "seq_len": 256, "seq_len_kv": 256, "head_dim": HEAD_DIM}
+DECODING_PROBLEM = {"batch": 2, "heads": 8, "kv_heads": 2, "seq_len": 1, "seq_len_kv": 1024, "head_dim": HEAD_DIM}
 
 
 class Missing(Exception):
@@ -408,7 +409,7 @@ class Workshop:
         request = {
             "command": "run",
             "kernel": self.version.kernel,
-            "problem": PROBLEM | {"dtype": dtype},
+            "problem": (DECODING_PROBLEM if self.version.is_decoding else PROBLEM) | {"dtype": dtype},
             "benchmark": False,
             "stop_when_wrong": True,
             "max_instructions": MOST_INSTRUCTIONS,

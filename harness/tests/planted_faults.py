@@ -2178,6 +2178,15 @@ FAULTS += [
         "if (num_parts > 1)",
         "if (num_parts > 2)",
     ),
+    Fault(
+        "the log-sum-exp is stored although nobody asked for it",
+        "D01_one_query",
+        "Normalise and store O",
+        "if (L_gmem != nullptr && lane_id == 0)",
+        "if (lane_id == 0)",
+        "out_of_bounds",
+        "Normalise and store O + 10",
+    ),
 ]
 
 # Probes, not faults: these print a line for each row whose maximum changes when O is already relative to it, which is

@@ -122,6 +122,12 @@ void DeviceProblem::launch(const Configuration& configuration, const Stream& str
   check(configuration.launch(args_, stream.get()), describe_launch("launching", configuration.name));
 }
 
+void DeviceProblem::launch_without_log_sum_exp(const Configuration& configuration, const Stream& stream) const {
+  ExtendedArgs args = args_;
+  args.log_sum_exp = nullptr;
+  check(configuration.launch(args, stream.get()), describe_launch("launching", configuration.name));
+}
+
 void DeviceProblem::wait() const { check(cudaDeviceSynchronize(), describe_launch("running", configurations_)); }
 
 std::vector<float> DeviceProblem::log_sum_exp() const {

@@ -21,6 +21,8 @@ class DeviceProblem {
   void poison(const Stream& stream);
   /// Enqueues one launch of one of the configurations. Throws CudaError if CUDA refuses it.
   void launch(const Configuration& configuration, const Stream& stream) const;
+  /// The same for a caller that does not ask for the log-sum-exp.
+  void launch_without_log_sum_exp(const Configuration& configuration, const Stream& stream) const;
   /// Waits for everything that was enqueued. Throws CudaError if a kernel has faulted.
   void wait() const;
 

@@ -139,6 +139,13 @@ Verdict check_set(const CheckSet& set, const Inputs& inputs, DeviceProblem& prob
   if (verdict.correct()) verdict.reason = problem.guard_damage().value_or("");
   if (verdict.correct()) verdict.reason = find_changed_input(inputs, problem.inputs()).value_or("");
   if (verdict.correct()) verdict.reason = difference.value_or("");
+  if (verdict.correct() && version.solves.log_sum_exp && set.launches > 1) {
+    problem.poison(stream);
+    problem.launch_without_log_sum_exp(configuration, stream);
+    problem.wait();
+    if (const auto other = find_difference(set.problem, first_output, problem.output()))
+      verdict.reason = "the second time without the log-sum-exp, " + *other;
+  }
   if (verdict.correct() && set.problem.packed && set.row_tile == 1)  // not a large problem
     verdict.reason =
         find_influence_of_neighbours(inputs, set, version, configuration, request, first_output).value_or("");
