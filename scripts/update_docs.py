@@ -789,7 +789,8 @@ def mutation_table() -> tuple[str, str]:
                 f"| {kernel.label}{older} | {mistakes} | {found.get('before', '–')} | {found['now']} "
                 f"| {mistakes - found['now']} |"
             )
-        share = {name: f"{found}: {100 * found / of:.1f} %" if of else "–" for name, (found, of) in total.items()}
+        # Rounded down: one mistake that is missed must not read as 100 %.
+        share = {name: f"{found}: {1000 * found // of / 10} %" if of else "–" for name, (found, of) in total.items()}
         if 0 < total["before"][1] < total["now"][1]:
             share["before"] += f" of {total['before'][1]}"
         found_now, mistakes = total["now"]
