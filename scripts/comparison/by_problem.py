@@ -6,8 +6,6 @@ A table is one problem at one length, with all implementations that solve it.
 from __future__ import annotations
 
 import argparse
-import json
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -20,7 +18,7 @@ from comparison.attempts import attempt
 from comparison.implementations import Implementation, Kernel, UnavailableError, UsageError
 from comparison.machine import Machine
 from comparison.problems import PROBLEMS, Problem
-from comparison.recording import Session, schema_of
+from comparison.recording import Session, listed_versions, schema_of
 from comparison.report import show
 from comparison.resuming import Table
 from comparison.timing import SUSTAINED
@@ -33,8 +31,7 @@ OPERATIONS = "4 * batch * heads * head_dim * scores"
 def listed(harness: Path) -> dict[str, dict[str, Any]]:
     """The versions that the harness has, by the name for --kernel. Raises UnavailableError."""
     try:
-        done = subprocess.run([harness, "--list", "--json", "-"], capture_output=True, text=True, check=False)
-        return {version["kernel"]: version for version in json.loads(done.stdout)["versions"]}
+        return listed_versions(harness)
     except (OSError, ValueError, KeyError) as error:
         raise UnavailableError(
             f"--problem: {harness} has to list which problems each version solves, and does not"

@@ -55,11 +55,17 @@ def part_of(path: Path) -> Path:
     return path.with_name(f"{path.stem}.part.json")
 
 
+def listed_versions(harness: Path) -> dict[str, dict[str, Any]]:
+    """The versions that the harness has, by their names for --kernel. Raises OSError, ValueError or KeyError if it does
+    not list them."""
+    done = subprocess.run([harness, "--list", "--json", "-"], capture_output=True, text=True, check=False)
+    return {version["kernel"]: version for version in json.loads(done.stdout)["versions"]}
+
+
 def code_hashes(harness: Path) -> dict[str, str]:
     """Hashes of the versions' sources: {"16": "sha256:…"}; empty if the harness is not built."""
     try:
-        done = subprocess.run([harness, "--list", "--json", "-"], capture_output=True, text=True, check=False)
-        return {version["kernel"]: version["code_hash"] for version in json.loads(done.stdout)["versions"]}
+        return {kernel: version["code_hash"] for kernel, version in listed_versions(harness).items()}
     except (OSError, ValueError, KeyError):
         return {}
 
