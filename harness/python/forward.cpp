@@ -243,8 +243,8 @@ std::optional<std::string> why_no_log_sum_exp(const Version& version, bool log_s
 }
 
 // The newest version of the ladder that the device runs, if it solves the problem; otherwise an extension that does, on a
-// Hopper GPU preferably one of Hopper's. The fewer other fields an extension solves, the faster it is (docs/results.md);
-// among those that solve the same, the last one is.
+// Hopper GPU preferably one of Hopper's. With the causal mask, an extension that solves fewer other fields is faster, although not
+// for all problems (docs/results.md). Of those that solve the same, the last one is chosen.
 const Version& fastest_version(const AttentionProblem& problem, bool log_sum_exp, const DeviceInfo& device,
                                bool without_tma) {
   const Version& newest = version_of("", without_tma ? nullptr : &device);

@@ -57,7 +57,7 @@ def test_the_newest_version_solves_plain_problems(fl: ModuleType) -> None:
 
 
 def test_an_extension_that_solves_little_else_is_chosen(fl: ModuleType) -> None:
-    """More fields cost speed. hopper_causal solves the same as hopper_pairs, the later one."""
+    """More fields mostly cost speed. hopper_causal solves the same as hopper_pairs, the later one."""
     assert fl.which(Q, K, V, causal=True) == "hopper_pairs", "the virtual GPU is a Hopper GPU"
     assert fl.which(Q[:, ::-1], K, V, causal=True) == "causal", "TMA has no strides below 0"
     assert fl.which(Q, K, V, causal=True, window=(9, 0)) == "hopper_window"

@@ -168,8 +168,8 @@ def forward(
 
     kernel         "07", "07_ldmatrix" or 7, or the name of an extension; None is the fastest version that solves the
                    problem on the device, which which() names: the newest of the ladder, or else the extension of the
-                   device's track that solves the fewest other fields, because more fields cost speed (for negative
-                   strides, which TMA does not support, one that needs no Hopper GPU)
+                   device's track that solves the fewest other fields, because more fields mostly cost speed (for
+                   negative strides, which TMA does not support, one that needs no Hopper GPU)
     out            the array to write to, of the same kind as q, which shares no memory with an input; None creates one
     softmax_scale  None is 1 / sqrt(head_dim)
     scales         for float8_e4m3fn: float32 [3, batch, heads of q], the factors by which elements of q, k and v are
