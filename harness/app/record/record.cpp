@@ -36,6 +36,9 @@ namespace {
 // Versions slower than 04 would take most of an hour for the two longest shapes.
 constexpr std::int64_t kLongestSlowSeqLen = 4096;
 
+// For what an extension shares with its base, and for each further head_dim: recording takes seconds a point.
+constexpr std::int64_t kFewSeqLens[] = {4096, 16384};
+
 // Keys to the left of a query's own, as models have them, and the shortest sequence of which they are a small part.
 constexpr struct {
   std::int64_t window, shortest_seq_len;
@@ -150,9 +153,15 @@ std::vector<AttentionProblem> emulator_decoding_problems(const Configuration& co
 std::vector<AttentionProblem> standard_problems(const Version& version) {
   if (version.track == Track::decoding) return decoding_problems();
   std::vector<AttentionProblem> problems;
-  const auto add_all = [&](const std::function<void(AttentionProblem&)>& change, std::int64_t shortest = 0) {
+  const auto computes = [&](Dtype dtype) {
+    return std::ranges::any_of(version.configurations, [&](const Configuration& c) { return c.dtype == dtype; });
+  };
+  enum class Shapes { all, few };
+  const auto add_all = [&](Shapes shapes, const std::function<void(AttentionProblem&)>& change,
+                           std::int64_t shortest = 0) {
     const auto add = [&](const StandardShape& shape, Dtype dtype) {
       if (shape.seq_len < shortest || (!is_fast(version) && shape.seq_len > kLongestSlowSeqLen)) return;
+      if (shapes == Shapes::few && std::ranges::find(kFewSeqLens, shape.seq_len) == std::end(kFewSeqLens)) return;
       problems.push_back({.batch = shape.batch,
                           .heads = kStandardHeads,
                           .seq_len = shape.seq_len,
@@ -161,27 +170,32 @@ std::vector<AttentionProblem> standard_problems(const Version& version) {
                           .dtype = dtype});
       change(problems.back());
     };
-    const auto computes = [&](Dtype dtype) {
-      return std::ranges::any_of(version.configurations, [&](const Configuration& c) { return c.dtype == dtype; });
-    };
     for (const Dtype dtype : {Dtype::fp16, Dtype::e4m3})
       if (computes(dtype))
         for (const StandardShape& shape : kStandardShapes) add(shape, dtype);
-    if (computes(Dtype::bf16)) add(kDefaultShape, Dtype::bf16);
+    if (computes(Dtype::bf16) && shapes == Shapes::all) add(kDefaultShape, Dtype::bf16);
   };
-  add_all([](AttentionProblem&) {});
-  if (version.solves.causal) add_all([](AttentionProblem& problem) { problem.causal = true; });
-  if (version.solves.kv_heads) add_all([](AttentionProblem& problem) { problem.kv_heads = problem.heads / 4; });
+  const Solves base = version.is_extension() ? select_version(version.extends).solves : Solves();
+  const bool adds_a_field = std::ranges::any_of(
+      kSolves, [&](const auto& field) { return version.solves.*field.second && !(base.*field.second); });
+  const auto shapes_of = [&](bool Solves::* field) { return base.*field && adds_a_field ? Shapes::few : Shapes::all; };
+
+  add_all(version.is_extension() && adds_a_field ? Shapes::few : Shapes::all, [](AttentionProblem&) {});
+  if (version.solves.causal)
+    add_all(shapes_of(&Solves::causal), [](AttentionProblem& problem) { problem.causal = true; });
+  if (version.solves.kv_heads)
+    add_all(shapes_of(&Solves::kv_heads), [](AttentionProblem& problem) { problem.kv_heads = problem.heads / 4; });
   if (version.solves.window)
     for (const auto& [window, shortest] : kStandardWindows)
       add_all(
+          shapes_of(&Solves::window),
           [&](AttentionProblem& problem) {
             problem.causal = version.solves.causal;
             problem.window_left = window;
           },
           shortest);
   if (version.solves.lengths)  // from 1/batch of the longest length up to all of it
-    add_all([](AttentionProblem& problem) {
+    add_all(shapes_of(&Solves::lengths), [](AttentionProblem& problem) {
       for (std::int64_t i = 1; i <= problem.batch; ++i) problem.lengths.push_back(problem.seq_len * i / problem.batch);
       problem.lengths_kv = problem.lengths;
     });
@@ -191,7 +205,7 @@ std::vector<AttentionProblem> standard_problems(const Version& version) {
   for (const int head_dim : head_dims)
     for (const bool causal : {false, true})
       if (!causal || version.solves.causal)
-        add_all([&](AttentionProblem& problem) {
+        add_all(Shapes::few, [&](AttentionProblem& problem) {
           problem.head_dim = head_dim;
           problem.causal = causal;
         });
@@ -200,17 +214,15 @@ std::vector<AttentionProblem> standard_problems(const Version& version) {
     problems.back().causal = version.solves.causal;
   }
   if (version.solves.scores) {
-    const auto add_change = [&](const std::function<void(AttentionProblem&)>& change, std::int64_t shortest) {
-      add_all(
-          [&](AttentionProblem& problem) {
-            problem.causal = version.solves.causal;
-            change(problem);
-          },
-          shortest);
+    const auto add_change = [&](const std::function<void(AttentionProblem&)>& change) {
+      add_all(Shapes::few, [&](AttentionProblem& problem) {
+        problem.causal = version.solves.causal;
+        change(problem);
+      });
     };
-    add_change([](AttentionProblem& problem) { problem.softcap = 50; }, 0);  // Gemma 2's
-    add_change([](AttentionProblem& problem) { problem.alibi = true; }, 4096);
-    add_change([](AttentionProblem& problem) { problem.sinks = true; }, 4096);
+    add_change([](AttentionProblem& problem) { problem.softcap = 50; });  // Gemma 2's
+    add_change([](AttentionProblem& problem) { problem.alibi = true; });
+    add_change([](AttentionProblem& problem) { problem.sinks = true; });
   }
   return problems;
 }

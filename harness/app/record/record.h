@@ -9,8 +9,9 @@
 namespace flash_ladder {
 
 /// The problems at which a version is recorded on a GPU: the standard shapes in fp16 and in e4m3, and the default shape
-/// in bf16, for each of these types that the version computes; the longest shapes only if it is_fast(). The same again
-/// with each field of an extension that it solves.
+/// in bf16, for each of these types that the version computes; the longest shapes only if it is_fast(). An extension is
+/// recorded at all of them with the field that it adds, and at two lengths, in fp16, without it and with each field that
+/// its base solves, too. One that adds no field changes how all are solved, and is recorded at all shapes with each.
 std::vector<AttentionProblem> standard_problems(const Version& version);
 
 /// The problems at which a configuration is recorded on the virtual GPU: a small shape, and one with an odd number of
