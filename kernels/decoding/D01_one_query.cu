@@ -1,12 +1,12 @@
 // D01 · one_query
 //
 // Idea        A warp takes one query of one head, and does little but read K and V. When a model generates text, each
-//             sequence has one new query and a long cache of keys and values. A number that is read is used for a single
+//             sequence has one new query and a long cache of keys and values. Each number that is read is used for a single
 //             multiply-add, too few for tensor cores, so the kernel is at best as fast as memory. 16 lanes read a key as 256
 //             contiguous bytes, 16 bytes each, and the two halves of the warp read different keys. Each half has its own
 //             m, l and O, which are merged after the last key.
-// Changed     Nothing: a new track starts here. Version 02 has a warp per query, too. Here, a load takes 16 bytes instead of 8,
-//             a lane has eight loads in flight, and any number of keys, of heads of K and V, and any lengths are solved.
+// Changed     Nothing: a new track starts here. Version 02, too, has a warp per query. Here, a load takes 16 bytes instead of
+//             8, a lane has eight loads in flight, and any number of keys, of heads of K and V, and any lengths are solved.
 // Prediction  A warp has 4 KB of K and V in flight, and waits for them most of the time. With 32 heads of K and V and batch 1,
 //             there are 32 warps, whose 128 KB are 3 % of the 3.8 MB that an H200 needs in flight at a latency of 0.8 µs:
 //             below 5 % of its bandwidth, however long the cache is. At batch 16, it is about half of the bandwidth.
@@ -78,7 +78,7 @@ __global__ void __launch_bounds__(32) flash_attention(AttentionArgs args, int kv
 
   // For each K/V tile:
   for (int kv_row = 0; kv_row < num_keys; kv_row += Traits::kBlockKV) {
-    // Copy K and V. All loads are independent, so they are in flight together. Beyond the last key, it is read again.
+    // Copy K and V. All loads are independent, so they are in flight together. Beyond the last key, that key is read again.
     uint4 K_rmem[kKeysPerLane], V_rmem[kKeysPerLane];
 #pragma unroll
     for (int i = 0; i < kKeysPerLane; ++i) {

@@ -166,7 +166,7 @@ __global__ void __launch_bounds__(32 * Traits::kWarpsPerSm)
   if (group != 0) return;
   const std::int64_t row = (std::int64_t{batch} * args.heads + head) * args.seq_len + query;
 
-  // Store a part. Without a key, l and O are 0, and m is finite: its weight is 0 beside any part that has keys.
+  // Store a part. Without a key, l and O are 0, and m is finite: relative to a part that has keys, its weight is 0.
   if (num_parts > 1) {
     const std::int64_t part = (std::int64_t{batch} * args.heads + head) * gridDim.x + blockIdx.x;
     auto* O_gmem = reinterpret_cast<float4*>(part_O<Traits>(args, part) + col);

@@ -1,12 +1,12 @@
 // any_length
 //
-// Idea        Lengths that are not multiples of a tile. Rows of Q, K and V that do not exist are not read: a copy of K or V
-//             writes zeros instead, and Q's last row stands in for those after it, whose results are not stored. Keys that
-//             do not exist need a score of -inf. Only the last step of 16 keys can contain them. So begin at the end: the
-//             first step has code of its own, which computes the maximum anyway, and the loop needs no mask.
+// Idea        Solve lengths that are not multiples of a tile. Rows of Q, K and V that do not exist are not read: a copy of
+//             K or V writes zeros instead, and Q's last row stands in for the rows after it, whose results are not stored.
+//             Keys that do not exist need a score of -inf. Only the last step of 16 keys can contain any. So begin at the
+//             end: the first step has code of its own, which computes the maximum anyway, and the loop needs no mask.
 // Changed     The keys are visited from the last to the first. Tiles are counted rounding up; copies of K and V, loads of Q
 //             and stores of O check their rows. S waits for another mma of O.
-// Prediction  Where nothing is left over, at worst 0.99x: the loop has the same instructions, and each copy checks rows.
+// Prediction  Without a remainder, at worst 0.99x: the loop has the same instructions, but each copy checks its rows.
 
 #include <algorithm>
 
@@ -68,9 +68,9 @@ template <typename Traits>
 constexpr int kRowsAtOnce = Traits::kNumWarps * 32 / Traits::kChunksPerRow;
 
 // Starts copying a thread's share of kRows rows of kHeadDim elements from global to shared memory, from the last row to the
-// first. tile_smem points to the thread's first row, tile_gmem to its last; tile_gmem is moved back to the tile before. Of
-// the rows from the thread's first row on, `rows` exist. Others become zero: their P is 0, and 0 times what is left in V_smem
-// may be NaN.
+// first. tile_smem points to the thread's first row, tile_gmem to its last; tile_gmem is moved back to the preceding tile.
+// Of the rows from the thread's first row on, `rows` exist. The others become zero: their P is 0, but 0 times an old value
+// in V_smem may be NaN.
 template <typename Traits, int kRows, typename Element = typename Traits::Element>
 __device__ void copy_tile(Element* tile_smem, const Element*& tile_gmem, std::int64_t row_stride, int rows) {
   static_assert(kRowsAtOnce<Traits> % 8 == 0, "all rows of a thread are swizzled alike");
@@ -396,7 +396,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
 
       // P V of the previous step, and S of this one. The compiler may reorder independent mmas, and prefers to begin with S,
       // for which the softmax waits. So S pretends to need a result of O += P V: `zero` is 0, which only the launcher knows,
-      // and K's fragments are not loaded before an mma of O is done. Which one, was found by trying: with others, the two warps
+      // and K's fragments are not loaded before an mma of O is done. We chose this mma by timing: with others, the two warps
       // of a scheduler may drift into step.
       finish_step();
       static_assert(kMmaM > 0 && kHeadDim / 8 > 13);

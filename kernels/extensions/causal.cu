@@ -1,13 +1,13 @@
 // causal
 //
-// Idea        A query sees the keys up to its own: of the scores, half need not be computed. For the 32 rows of a warp, a step
-//             of 16 keys is fully visible, cut by the diagonal, or hidden. Hidden steps are skipped. At most three are cut, and
-//             these are a warp's first ones, so the loop still needs no mask. Query tiles now differ in length: the longest
-//             go first, and the CTAs take them in turn, then in reverse.
-// Changed     Where a warp and a CTA begin; up to two masked steps before the loop; the order of the query tiles. A warp copies
-//             and releases tiles that only others read. row_max begins with a finite number: a row may see no key.
-// Prediction  Without the mask as fast as log_sum_exp. With it, 1.8x in time at seq_len 4096: warps wait for the longest of
-//             their CTA, which costs a twentieth there, and CTAs at work on many heads find less in L2.
+// Idea        A query sees the keys up to its own, so half of the scores need not be computed. For the 32 rows of a warp, a
+//             step of 16 keys is fully visible, cut by the diagonal, or hidden. Hidden steps are skipped. At most three are
+//             cut, and these come first, so the loop still needs no mask. Query tiles now differ in length: the longest go
+//             first, and in every other round the CTAs take them in reverse order.
+// Changed     Where a warp and a CTA begin; up to two masked steps before the loop; the order of the query tiles. A warp
+//             copies and releases tiles that only other warps read. row_max starts at a finite number: a row may see no key.
+// Prediction  Without the mask, as fast as log_sum_exp. With it, 1.8x in time at seq_len 4096: warps wait for the last one
+//             of their CTA, which costs a twentieth there, and CTAs that work on many heads find less in L2.
 
 #include <algorithm>
 #include <cfloat>
@@ -69,7 +69,7 @@ template <typename Traits>
 constexpr int kRowsAtOnce = Traits::kNumWarps * 32 / Traits::kChunksPerRow;
 
 // Starts copying a thread's share of kRows rows to shared memory, from the last row to the first. tile_smem points to the
-// thread's first row, tile_gmem to its last, and is moved back to the tile before. From the first row on, `rows` exist.
+// thread's first row, tile_gmem to its last; tile_gmem moves back to the preceding tile. From the first row on, `rows` exist.
 template <typename Traits, int kRows, typename Element = typename Traits::Element>
 __device__ void copy_tile(Element* tile_smem, const Element*& tile_gmem, std::int64_t row_stride, int rows) {
   static_assert(kRowsAtOnce<Traits> % 8 == 0, "all rows of a thread are swizzled alike");
@@ -191,7 +191,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
     return tensor.row<Element>(head_of(q_tile) / args.heads, head_of(q_tile) % args.heads, row);
   };
 
-  // The shuffle tells the compiler that a warp's lanes agree, so that what depends on warp_id need not take registers of each.
+  // The shuffle tells the compiler that a warp's lanes agree, so values based on warp_id need no register in each lane.
   const int warp_id = __shfl_sync(0xffffffff, threadIdx.x / 32, 0), lane_id = threadIdx.x % 32;
   const int warp_row = warp_id * kMmaM * 16;  // the first of the query rows that this warp owns
 
@@ -237,7 +237,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
     V_gmem = row_of(args.V, q_tile, last_row) + copy_col;
   };
 
-  // Loads this lane's share of Q: the four lanes of a row take its 16-byte chunks in turn. Beyond the last row, it stands in.
+  // Loads this lane's share of Q: the four lanes of a row take its 16-byte chunks in turn. The last row replaces later ones.
   uint4 Q_chunks[kMmaM][2][kLaneChunks];  // [mma_m][half][chunk / 4]
   const auto load_Q = [&](int q_tile) {
     const Element* Q_gmem = row_of(args.Q, q_tile, 0) + lane_id % 4 * Traits::kChunk;
@@ -261,7 +261,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
   int first_ring_tile = 0;  // number of this query tile's first K/V tile, counted across all query tiles
 #pragma unroll 1
   for (int q_tile = blockIdx.x, next_q_tile; q_tile < num_q_tiles; q_tile = next_q_tile) {
-    // If causal, the CTA that had the longest of as many tiles as there are CTAs has the shortest of the next ones.
+    // If causal, the CTA that had the longest tile of a round gets the shortest one of the next.
     next_q_tile = q_tile + (kCausal ? 2 * (gridDim.x - q_tile % gridDim.x) - 1 : gridDim.x);
     const bool is_last = next_q_tile >= num_q_tiles;
 

@@ -2,9 +2,9 @@
 //
 // Idea        Sequences of different lengths share a batch. Each has its own numbers of queries and keys, and the rest of its
 //             entry is padding, which is neither read nor computed: its rows of O become 0.
-// Changed     The lengths of a query tile's sequence, instead of those of all. Queries that are padding see no key.
-// Prediction  Without lengths, as fast as grouped_heads. With lengths from 0 to all of seq_len 4096, evenly spread: a third of
-//             the scores, and at most 40 % of the time.
+// Changed     Each query tile uses the lengths of its own sequence. Queries that are padding see no key.
+// Prediction  Without lengths, as fast as grouped_heads. With lengths evenly spread from 0 to seq_len 4096: a third of the
+//             scores, and at most 40 % of the time.
 
 #include <algorithm>
 #include <cfloat>
@@ -66,7 +66,7 @@ template <typename Traits>
 constexpr int kRowsAtOnce = Traits::kNumWarps * 32 / Traits::kChunksPerRow;
 
 // Starts copying a thread's share of kRows rows to shared memory, from the last row to the first. tile_smem points to the
-// thread's first row, tile_gmem to its last, and is moved back to the tile before. From the first row on, `rows` exist.
+// thread's first row, tile_gmem to its last; tile_gmem moves back to the preceding tile. From the first row on, `rows` exist.
 template <typename Traits, int kRows, typename Element = typename Traits::Element>
 __device__ void copy_tile(Element* tile_smem, const Element*& tile_gmem, std::int64_t row_stride, int rows) {
   static_assert(kRowsAtOnce<Traits> % 8 == 0, "all rows of a thread are swizzled alike");
@@ -163,7 +163,7 @@ __device__ inline void wait(std::uint64_t* barrier, int parity) {
 
 // num_q_tiles counts all query tiles; each CTA has at least one. L_gmem [batch][heads][seq_len] is nullptr if not wanted.
 // lengths and lengths_kv [batch] are the rows in use of each batch entry, or nullptr if all are. If kWindow, query i sees
-// `width` keys, the last of which is `right` keys beyond its own, as far as they exist.
+// `width` keys, if they exist; the last one is `right` keys beyond its own.
 template <typename Traits, bool kWindow>
 __global__ void __launch_bounds__(Traits::kNumWarps * 32)
     flash_attention(AttentionArgs args, int heads_per_kv_head, int right, int width, const int* lengths,
@@ -187,7 +187,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
   const auto first_row_of = [&](int q_tile) {
     return (kWindow ? q_tiles_per_head - 1 - q_tile / num_heads : q_tile % q_tiles_per_head) * kBlockQ;
   };
-  // The lengths of its sequence. Loaded by all lanes alike: the shuffle tells the compiler so.
+  // The lengths of its sequence. All lanes load the same number; the shuffle tells the compiler so.
   const auto length_of = [&](const int* of_each, int of_all, int q_tile) {
     return of_each == nullptr ? of_all : __shfl_sync(0xffffffff, of_each[head_of(q_tile) / args.heads], 0);
   };
@@ -200,7 +200,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
     return tensor.row<Element>(head_of(q_tile) / args.heads, head_of(q_tile) % args.heads / sharing_heads, row);
   };
 
-  // The shuffle tells the compiler that a warp's lanes agree, so that what depends on warp_id need not take registers of each.
+  // The shuffle tells the compiler that a warp's lanes agree, so values based on warp_id need no register in each lane.
   const int warp_id = __shfl_sync(0xffffffff, threadIdx.x / 32, 0), lane_id = threadIdx.x % 32;
   const int warp_row = warp_id * kMmaM * 16;  // the first of the query rows that this warp owns
 
@@ -247,7 +247,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
     V_gmem = row_of(args.V, q_tile, last_row, heads_per_kv_head) + copy_col;
   };
 
-  // Loads this lane's share of Q: the four lanes of a row take its 16-byte chunks in turn. Beyond the last row, it stands in.
+  // Loads this lane's share of Q: the four lanes of a row take its 16-byte chunks in turn. The last row replaces later ones.
   uint4 Q_chunks[kMmaM][2][kLaneChunks];  // [mma_m][half][chunk / 4]
   const auto load_Q = [&](int q_tile) {
     const Element* Q_gmem = row_of(args.Q, q_tile, 0) + lane_id % 4 * Traits::kChunk;
@@ -270,7 +270,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
   int first_ring_tile = 0;  // number of this query tile's first K/V tile, counted across all query tiles
 #pragma unroll 1
   for (int q_tile = blockIdx.x, next_q_tile; q_tile < num_q_tiles; q_tile = next_q_tile) {
-    // If kWindow, the CTA that had the longest of as many tiles as there are CTAs has the shortest of the next ones.
+    // If kWindow, the CTA that had the longest tile of a round gets the shortest one of the next.
     next_q_tile = q_tile + (kWindow ? 2 * (gridDim.x - q_tile % gridDim.x) - 1 : gridDim.x);
     const bool is_last = next_q_tile >= num_q_tiles;
     const int seq_len = queries_of(q_tile), seq_len_kv = keys_of(q_tile);
@@ -438,7 +438,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
       if (is_first_step) mbarrier_arrive(&empty[(ring_tile - 1) % kStages]);  // previous tile has been read
     };
     // For each further step of 16 keys, from the end to the start. The window's end cuts at most a warp's first three steps,
-    // and its begin those before the first key of the last row.
+    // and its beginning cuts those before the first key of the last row.
     int kv_row = last_step - kStepKV, cut_from = max(last_step - 2 * kStepKV, first_step);
     const int whole_from = max(warp_end + kMmaM * 16 - 1 - width, first_step);
     static_assert(kMmaM * 16 <= 2 * kStepKV);

@@ -1,11 +1,11 @@
 // log_sum_exp
 //
-// Idea        A second output, L = m + log l, one number per row: the logarithm of the sum of exp(S) over all keys of a row.
-//             With it, a backward pass recomputes P = exp(S - L) from Q and K, and results for two halves of the keys can
-//             be combined into one. The loop ends with m and l of each row in registers, so L costs nothing but a store.
-//             m is whatever maximum O was last made relative to; L is the same for each.
-// Changed     After the last step, one of the four lanes of a row stores L in fp32, before the next Q takes the registers of
-//             row_max. Exponentials are powers of two here, so m and log2 l are multiplied by log(2).
+// Idea        Write a second output, L = m + log l, one number per row: the logarithm of the sum of exp(S) over the row's
+//             keys. With it, a backward pass recomputes P = exp(S - L) from Q and K, and results for two halves of the keys
+//             can be combined. After the loop, m and l of each row are in registers, so L costs only a store. m is the
+//             maximum relative to which O was last computed; L does not depend on it.
+// Changed     After the last step, one of the four lanes of a row stores L in fp32, before the next Q needs the registers
+//             of row_max. The exponentials are powers of two, so m and log2 l are multiplied by log(2).
 // Prediction  As fast as any_length: 4 bytes are stored next to 256 bytes of O, once per query tile.
 
 #include <algorithm>
@@ -68,9 +68,9 @@ template <typename Traits>
 constexpr int kRowsAtOnce = Traits::kNumWarps * 32 / Traits::kChunksPerRow;
 
 // Starts copying a thread's share of kRows rows of kHeadDim elements from global to shared memory, from the last row to the
-// first. tile_smem points to the thread's first row, tile_gmem to its last; tile_gmem is moved back to the tile before. Of
-// the rows from the thread's first row on, `rows` exist. Others become zero: their P is 0, and 0 times what is left in V_smem
-// may be NaN.
+// first. tile_smem points to the thread's first row, tile_gmem to its last; tile_gmem is moved back to the preceding tile.
+// Of the rows from the thread's first row on, `rows` exist. The others become zero: their P is 0, but 0 times an old value
+// in V_smem may be NaN.
 template <typename Traits, int kRows, typename Element = typename Traits::Element>
 __device__ void copy_tile(Element* tile_smem, const Element*& tile_gmem, std::int64_t row_stride, int rows) {
   static_assert(kRowsAtOnce<Traits> % 8 == 0, "all rows of a thread are swizzled alike");
@@ -397,7 +397,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
 
       // P V of the previous step, and S of this one. The compiler may reorder independent mmas, and prefers to begin with S,
       // for which the softmax waits. So S pretends to need a result of O += P V: `zero` is 0, which only the launcher knows,
-      // and K's fragments are not loaded before an mma of O is done. Which one, was found by trying: with others, the two warps
+      // and K's fragments are not loaded before an mma of O is done. We chose this mma by timing: with others, the two warps
       // of a scheduler may drift into step.
       finish_step();
       static_assert(kMmaM > 0 && kHeadDim / 8 > 13);

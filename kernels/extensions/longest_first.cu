@@ -3,10 +3,10 @@
 // Idea        If sequences have different lengths, some query tiles need thousands of keys and others only a few. When a CTA
 //             begins a long tile last, all other CTAs wait for it. A small kernel sorts the query tiles by the number of keys
 //             that they need, and the CTAs take the longest ones first, so that all end at about the same time.
-// Changed     With lengths, a list in global memory holds the order of the query tiles, and the lengths of their sequences.
+// Changed     With lengths, a list in global memory holds the order of the query tiles and the lengths of their sequences.
 //             The CTAs take every other round of tiles in reverse, as causal does, even without a mask.
 // Prediction  Without lengths, as fast as scores. With lengths evenly spread up to seq_len 4096, 1.13 times as fast on 132
-//             SMs, and 1.25 times with the causal mask: by so much, the CTA with the most work has less of it.
+//             SMs, and 1.25 times with the causal mask: by this factor, the busiest CTA has less work.
 
 #include <algorithm>
 #include <cfloat>
@@ -68,7 +68,7 @@ template <typename Traits>
 constexpr int kRowsAtOnce = Traits::kNumWarps * 32 / Traits::kChunksPerRow;
 
 // Starts copying a thread's share of kRows rows to shared memory, from the last row to the first. tile_smem points to the
-// thread's first row, tile_gmem to its last, and is moved back to the tile before. From the first row on, `rows` exist.
+// thread's first row, tile_gmem to its last; tile_gmem moves back to the preceding tile. From the first row on, `rows` exist.
 template <typename Traits, int kRows, typename Element = typename Traits::Element>
 __device__ void copy_tile(Element* tile_smem, const Element*& tile_gmem, std::int64_t row_stride, int rows) {
   static_assert(kRowsAtOnce<Traits> % 8 == 0, "all rows of a thread are swizzled alike");
@@ -100,7 +100,7 @@ __device__ void load_V_fragments(std::uint32_t (&V_rmem)[2][2], const Element* V
 
 constexpr float kLog2e = 1.44269504f;  // log2(e): exp(x) = 2^(x · log2(e))
 
-// The hyperbolic tangent, 1 - 2 / (exp(2x) + 1), to about 2^-22. tanh.approx has 2^-11, which a cap of 50 makes 1/40.
+// The hyperbolic tangent, 1 - 2 / (exp(2x) + 1), to about 2^-22. tanh.approx has 2^-11: with a cap of 50, 1/40.
 __device__ inline float tanh_from_exp2(float x) { return 1 - __fdividef(2, exp2_approx(2 * kLog2e * x) + 1); }
 
 // Maximum and sum over the four lanes that share the rows of an accumulator: lanes 4 · group to 4 · group + 3.
@@ -174,8 +174,8 @@ struct __align__(16) QTile {
   int head, first_row, seq_len, seq_len_kv;
 };
 
-// Lists the query tiles by the number of keys that they need, from the most to the fewest. All heads need as many. Each
-// CTA, of one warp, counts which tiles of a head come before its own, and enters its own for every head. lengths and
+// Lists the query tiles by the number of keys that they need, from the most to the fewest. All heads are alike. Each
+// CTA, of one warp, counts the tiles of a head that come before its own, and enters its own for every head. lengths and
 // lengths_kv [batch] are the rows in use of each batch entry, or nullptr if all are.
 template <typename Traits>
 __global__ void list_q_tiles(AttentionArgs args, QTile* q_tiles, const int* lengths, const int* lengths_kv, int right,
@@ -208,7 +208,7 @@ __global__ void list_q_tiles(AttentionArgs args, QTile* q_tiles, const int* leng
 // num_q_tiles counts all query tiles; each CTA has at least one. L_gmem [batch][heads][seq_len] is nullptr if not wanted.
 // If kScores, a score is changed: softcap [0 for none], alibi_slopes and sinks [heads], or nullptr, as in ExtendedArgs.
 // q_tiles is the list of query tiles, or nullptr if all sequences are equally long. If kWindow, query i sees `width` keys,
-// the last of which is `right` keys beyond its own, as far as they exist.
+// if they exist; the last one is `right` keys beyond its own.
 template <typename Traits, bool kWindow, bool kScores>
 __global__ void __launch_bounds__(Traits::kNumWarps * 32)
     flash_attention(AttentionArgs args, int heads_per_kv_head, int right, int width, const QTile* q_tiles,
@@ -245,7 +245,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
     return tensor.row<Element>(head_of(q_tile) / args.heads, head_of(q_tile) % args.heads / sharing_heads, row);
   };
 
-  // The shuffle tells the compiler that a warp's lanes agree, so that what depends on warp_id need not take registers of each.
+  // The shuffle tells the compiler that a warp's lanes agree, so values based on warp_id need no register in each lane.
   const int warp_id = __shfl_sync(0xffffffff, threadIdx.x / 32, 0), lane_id = threadIdx.x % 32;
   const int warp_row = warp_id * kMmaM * 16;  // the first of the query rows that this warp owns
 
@@ -292,7 +292,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
     V_gmem = row_of(args.V, q_tile, last_row, heads_per_kv_head) + copy_col;
   };
 
-  // Loads this lane's share of Q: the four lanes of a row take its 16-byte chunks in turn. Beyond the last row, it stands in.
+  // Loads this lane's share of Q: the four lanes of a row take its 16-byte chunks in turn. The last row replaces later ones.
   uint4 Q_chunks[kMmaM][2][kLaneChunks];  // [mma_m][half][chunk / 4]
   const auto load_Q = [&](int q_tile) {
     const Element* Q_gmem = row_of(args.Q, q_tile, 0) + lane_id % 4 * Traits::kChunk;
@@ -315,7 +315,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
   int first_ring_tile = 0;  // number of this query tile's first K/V tile, counted across all query tiles
 #pragma unroll 1
   for (int q_tile = blockIdx.x, next_q_tile; q_tile < num_q_tiles; q_tile = next_q_tile) {
-    // Longest first: the CTA that had the longest of as many tiles as there are CTAs has the shortest of the next ones.
+    // Longest first: the CTA that had the longest tile of a round gets the shortest one of the next.
     next_q_tile = q_tile + (kWindow || q_tiles != nullptr ? 2 * (gridDim.x - q_tile % gridDim.x) - 1 : gridDim.x);
     const bool is_last = next_q_tile >= num_q_tiles;
     const int seq_len = queries_of(q_tile), seq_len_kv = keys_of(q_tile);
@@ -501,7 +501,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
       if (is_first_step) mbarrier_arrive(&empty[(ring_tile - 1) % kStages]);  // previous tile has been read
     };
     // For each further step of 16 keys, from the end to the start. The window's end cuts at most a warp's first three steps,
-    // and its begin those before the first key of the last row.
+    // and its beginning cuts those before the first key of the last row.
     int kv_row = last_step - kStepKV, cut_from = max(last_step - 2 * kStepKV, first_step);
     const int whole_from = max(warp_end + kMmaM * 16 - 1 - width, first_step);
     static_assert(kMmaM * 16 <= 2 * kStepKV);

@@ -2,10 +2,10 @@
 //
 // Idea        A query sees the keys near its own: some to the left, some to the right. Causal attention is the special case
 //             with all keys to the left and none to the right. The window's end cuts the first steps of a warp, and its
-//             begin cuts the last ones; the steps between need no mask, and those beyond are skipped, at either side.
+//             beginning cuts the last ones; the steps between need no mask, and steps beyond either end are skipped.
 // Changed     The first key and the last key that a row sees; a masked loop that is entered again after the other one; tiles
 //             that only other warps read, now also after a warp's last step.
-// Prediction  Causal without a limit to the left: as fast as causal. With a window of 1,024 keys to the left at seq_len
+// Prediction  Causal, without a limit to the left: as fast as causal. With a window of 1,024 keys to the left at seq_len
 //             16,384, an eighth of causal's scores are left, and a sixth of its time.
 
 #include <algorithm>
@@ -68,7 +68,7 @@ template <typename Traits>
 constexpr int kRowsAtOnce = Traits::kNumWarps * 32 / Traits::kChunksPerRow;
 
 // Starts copying a thread's share of kRows rows to shared memory, from the last row to the first. tile_smem points to the
-// thread's first row, tile_gmem to its last, and is moved back to the tile before. From the first row on, `rows` exist.
+// thread's first row, tile_gmem to its last; tile_gmem moves back to the preceding tile. From the first row on, `rows` exist.
 template <typename Traits, int kRows, typename Element = typename Traits::Element>
 __device__ void copy_tile(Element* tile_smem, const Element*& tile_gmem, std::int64_t row_stride, int rows) {
   static_assert(kRowsAtOnce<Traits> % 8 == 0, "all rows of a thread are swizzled alike");
@@ -164,7 +164,7 @@ __device__ inline void wait(std::uint64_t* barrier, int parity) {
 }
 
 // num_q_tiles counts all query tiles; each CTA has at least one. L_gmem [batch][heads][seq_len] is nullptr if not wanted.
-// If kWindow, query i sees `width` keys, the last of which is the one before key i + end, as far as they exist.
+// If kWindow, query i sees `width` keys, if they exist; the last one precedes key i + end.
 template <typename Traits, bool kWindow>
 __global__ void __launch_bounds__(Traits::kNumWarps * 32)
     flash_attention(AttentionArgs args, int end, int width, float* L_gmem, float scale, int num_q_tiles, int zero) {
@@ -191,7 +191,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
     return tensor.row<Element>(head_of(q_tile) / args.heads, head_of(q_tile) % args.heads, row);
   };
 
-  // The shuffle tells the compiler that a warp's lanes agree, so that what depends on warp_id need not take registers of each.
+  // The shuffle tells the compiler that a warp's lanes agree, so values based on warp_id need no register in each lane.
   const int warp_id = __shfl_sync(0xffffffff, threadIdx.x / 32, 0), lane_id = threadIdx.x % 32;
   const int warp_row = warp_id * kMmaM * 16;  // the first of the query rows that this warp owns
 
@@ -238,7 +238,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
     V_gmem = row_of(args.V, q_tile, last_row) + copy_col;
   };
 
-  // Loads this lane's share of Q: the four lanes of a row take its 16-byte chunks in turn. Beyond the last row, it stands in.
+  // Loads this lane's share of Q: the four lanes of a row take its 16-byte chunks in turn. The last row replaces later ones.
   uint4 Q_chunks[kMmaM][2][kLaneChunks];  // [mma_m][half][chunk / 4]
   const auto load_Q = [&](int q_tile) {
     const Element* Q_gmem = row_of(args.Q, q_tile, 0) + lane_id % 4 * Traits::kChunk;
@@ -262,7 +262,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
   int first_ring_tile = 0;  // number of this query tile's first K/V tile, counted across all query tiles
 #pragma unroll 1
   for (int q_tile = blockIdx.x, next_q_tile; q_tile < num_q_tiles; q_tile = next_q_tile) {
-    // If kWindow, the CTA that had the longest of as many tiles as there are CTAs has the shortest of the next ones.
+    // If kWindow, the CTA that had the longest tile of a round gets the shortest one of the next.
     next_q_tile = q_tile + (kWindow ? 2 * (gridDim.x - q_tile % gridDim.x) - 1 : gridDim.x);
     const bool is_last = next_q_tile >= num_q_tiles;
 
@@ -426,7 +426,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
       if (is_first_step) mbarrier_arrive(&empty[(ring_tile - 1) % kStages]);  // previous tile has been read
     };
     // For each further step of 16 keys, from the end to the start. The window's end cuts at most a warp's first three steps,
-    // and its begin those before the first key of the last row.
+    // and its beginning cuts those before the first key of the last row.
     int kv_row = last_step - kStepKV, cut_from = max(last_step - 2 * kStepKV, first_step);
     const int whole_from = max(warp_end + kMmaM * 16 - 1 - width, first_step);
     static_assert(kMmaM * 16 <= 2 * kStepKV);

@@ -3,7 +3,8 @@
 // Idea        As in multicast, the two CTAs of a cluster take two query tiles of one head, and TMA writes each tile of
 //             K and V into the shared memory of both; here each has three consumers. So K and V are read from L2 once
 //             for 384 query rows, whereas multicast reads them once for 256 and 27 once for 192.
-// Changed     Which CTA copies, and where a release goes: a buffer is empty when both CTAs' warps have read it. Else as in 29.
+// Changed     Which CTA copies, and where a release arrives: a buffer is empty when both CTAs' warps have read it. The rest is
+//             as in 29.
 // Prediction  Half as many bytes come from L2, which raises the clock at the power limit; but six warpgroups now wait for the
 //             slowest of them at each tile, and a head's last pair may have a tile without rows: 1.00x at 4096, 1.02x at 16,384.
 

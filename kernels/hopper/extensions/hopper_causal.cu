@@ -1,13 +1,14 @@
 // hopper_causal
 //
-// Idea        The causal mask. For the 64 rows of a consumer, a tile of K is fully visible, cut by the diagonal, or hidden: a
-//             cut one is masked, and a hidden one released unread. A cut tile as the first one would not suit the guess,
-//             because some lanes see none of its keys. So tile 0 comes first, which most rows see, then the last tile, and
-//             so on backwards: the tiles with the oldest and the newest keys tend to contain a row's maximum.
-// Changed     The number of K/V tiles, per query tile and per consumer; their order; the mask, per row. Consumers have different
-//             numbers of steps, and therefore do not alternate. A maximum is finite even if a row sees no key; O is then 0.
-// Prediction  Without the mask as fast as hopper_log_sum_exp. With it, no faster at seq_len 4096: a head has 22 query tiles, and
-//             132 is 6 x 22, so that some CTAs get nothing but the longest ones. At 2048, with 11, the same.
+// Idea        Add the causal mask. For the 64 rows of a consumer, a tile of K is fully visible, cut by the diagonal, or
+//             hidden: a cut tile is masked, and a hidden one is released unread. If a cut tile came first, the guess would
+//             fail, because some lanes see none of its keys. So tile 0 comes first, which most rows see, then the last tile,
+//             and so on backwards: the tiles with the oldest and the newest keys tend to contain a row's maximum.
+// Changed     The number of K/V tiles, per query tile and per consumer; their order; the mask, per row. Consumers have
+//             different numbers of steps, and therefore do not alternate. A maximum is finite even if a row sees no key; O
+//             is then 0.
+// Prediction  Without the mask, as fast as hopper_log_sum_exp. With it, no faster at seq_len 4096: a head has 22 query tiles,
+//             and 132 is 6 x 22, so some CTAs get only the longest ones. At 2048, with 11, the same.
 
 #include <algorithm>
 #include <cfloat>
@@ -282,7 +283,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
   const auto release = [&](std::uint64_t* barrier) {
     if (lane_id == 0) mbarrier_arrive(barrier);
   };
-  // Releases a tile that other consumers read. Before it is there, an arrival at `empty` would count for an older tile.
+  // Releases a tile that other consumers read. Before it is copied, an arrival at `empty` would count for an older tile.
   const auto skip = [&](PipelineState<kStages>& next, std::uint64_t* full, std::uint64_t* empty) {
     wait(&full[next.stage], next.parity);
     release(&empty[next.stage]);

@@ -2,10 +2,10 @@
 //
 // Idea        Grouped-query attention (Ainslie et al., 2023): several heads of Q share a head of K and V. With TMA, this is
 //             one division in the producer, and tensor maps of K and V with fewer heads. The heads of a group are neighbours
-//             in the order of query tiles, so that each tile of K and V is read from memory once, and then found in L2.
-// Changed     The head of K and V that the producer copies. The consumers do not notice.
-// Prediction  With as many heads of K and V as of Q, as fast as before. With 4 for 16, 1.02x at seq_len 4096, as L2 then has
-//             a quarter of the K and V to hold; at 512, where memory is a bottleneck, five eighths of the bytes, and 1.1x.
+//             in the order of query tiles, so each tile of K and V is read from memory once, and then found in L2.
+// Changed     The head of K and V that the producer copies. The consumers need no change.
+// Prediction  With as many heads of K and V as of Q, as fast as before. With 4 for 16, 1.02x at seq_len 4096, where L2 then
+//             holds a quarter of the K and V; at 512, where memory is a bottleneck, five eighths of the bytes, and 1.1x.
 
 #include <algorithm>
 #include <cfloat>
@@ -291,7 +291,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
   const auto release = [&](std::uint64_t* barrier) {
     if (lane_id == 0) mbarrier_arrive(barrier);
   };
-  // Releases a tile that other consumers read. Before it is there, an arrival at `empty` would count for an older tile.
+  // Releases a tile that other consumers read. Before it is copied, an arrival at `empty` would count for an older tile.
   const auto skip = [&](PipelineState<kStages>& next, std::uint64_t* full, std::uint64_t* empty) {
     wait(&full[next.stage], next.parity);
     release(&empty[next.stage]);

@@ -3,9 +3,9 @@
 // Idea        As in log_sum_exp, write a second output, L = m + log l, one number per row, which a backward pass needs. m
 //             and l of a query tile are complete one step before O, because the step that computes its last P V also
 //             computes the first S of the next query tile. So L is stored while the tensor cores are busy with both.
-// Changed     In the last step of a query tile, l is summed over the four lanes of a row before the softmax, no longer
-//             after P V, and one of these lanes stores L in fp32. TMA clips rows that do not exist; here, an `if` does. The
-//             rest is as in 28, which needs less code for a mask than 29, and is as fast on random normal data.
+// Changed     In the last step of a query tile, l is summed over the four lanes of a row before the softmax instead of
+//             after P V, and one of these lanes stores L in fp32. TMA clips rows of O that do not exist; for L, an `if`
+//             does. The rest is as in 28, which needs less code for a mask than 29 and is as fast on random normal data.
 // Prediction  As fast as 28: 4 bytes are stored next to 256 bytes of O, once per query tile, and nothing waits for them.
 
 #include <algorithm>

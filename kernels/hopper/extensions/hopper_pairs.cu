@@ -3,11 +3,11 @@
 // Idea        With the causal mask, query tiles differ in length. Number them so that two in succession form a pair: the
 //             last tile of a head and the first of the next head, then the last but one and the second, and so on. All pairs
 //             have the same length, so CTAs that get the same number of pairs end together. At any time, they work on few
-//             heads, whose K and V stay in L2; with the longest tiles of all heads first, they would work on 132.
-// Changed     The numbers of the query tiles of a CTA, and where they are. The rows that a head's tiles have in excess now
-//             precede the first query, where they see few keys or none. The rest is as in hopper_causal.
-// Prediction  Without the mask as fast as before. With it, 1.85x at seq_len 4096, where the slowest CTAs had 43 tiles of 64
-//             steps: now they have 22 pairs of 65 steps, two thirds of the CTAs only 21. At 8192 about 1.04x.
+//             heads, whose K and V stay in L2; with the longest tiles of all heads first, they would work on 132 heads.
+// Changed     The numbers of a CTA's query tiles, and where these tiles are. The excess rows of a head's tiles now precede
+//             the first query, where they see few keys or none. The rest is as in hopper_causal.
+// Prediction  Without the mask, as fast as before. With it, 1.85x at seq_len 4096, where the slowest CTAs had 43 tiles of 64
+//             steps: now they have 22 pairs of 65 steps, and two thirds of the CTAs have only 21. At 8192 about 1.04x.
 
 #include <algorithm>
 #include <cfloat>
@@ -292,7 +292,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
   const auto release = [&](std::uint64_t* barrier) {
     if (lane_id == 0) mbarrier_arrive(barrier);
   };
-  // Releases a tile that other consumers read. Before it is there, an arrival at `empty` would count for an older tile.
+  // Releases a tile that other consumers read. Before it is copied, an arrival at `empty` would count for an older tile.
   const auto skip = [&](PipelineState<kStages>& next, std::uint64_t* full, std::uint64_t* empty) {
     wait(&full[next.stage], next.parity);
     release(&empty[next.stage]);

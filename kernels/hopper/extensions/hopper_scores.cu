@@ -1,11 +1,11 @@
 // hopper_scores
 //
-// Idea        A score may change between S = Q Kᵀ and the softmax: a cap (softcap), or less weight for distant keys (ALiBi).
-//             And a row may give weight to no key (an attention sink). A factor of all scores, that of the softmax or of
-//             the cap, costs nothing in the exponent, so a cap takes only a tangent, and ALiBi one subtraction.
-// Changed     A second template parameter, so that the kernels that change no score keep their code. A sink joins a row's
-//             sum after its last key. Without a mask, changed scores go through the kernel of windows, which knows where a
-//             tile is.
+// Idea        Change the scores between S = Q Kᵀ and the softmax: cap them (softcap), or give distant keys less weight
+//             (ALiBi). A row may also give weight to no key (an attention sink). A factor of all scores, from the softmax
+//             or the cap, costs nothing in the exponent, so a cap takes only a tangent, and ALiBi one subtraction.
+// Changed     A second template parameter, so that the kernels that change no score keep their code. A sink is added to a
+//             row's sum after its last key. Without a mask, changed scores go through the kernel for windows, which knows
+//             where a tile is.
 // Prediction  Without a change, as fast as hopper_window. Causal, at seq_len 4096 and beyond: 0.65 of the causal speed with
 //             a cap, because the special function units then need 1.5 times as long as the tensor cores; 0.85 with ALiBi,
 //             and 0.99 with a sink.
@@ -70,8 +70,8 @@ struct PipelineState {
 
 constexpr float kLog2e = 1.44269504f;  // log2(e): exp(x) = 2^(x · log2(e))
 
-// The hyperbolic tangent of x, 1 - 2 / (exp(2x) + 1), to about 2^-22, from 2 · log2(e) · x. tanh.approx has 2^-11, which a
-// cap of 50 makes 1/40.
+// The hyperbolic tangent of x, 1 - 2 / (exp(2x) + 1), to about 2^-22, from 2 · log2(e) · x. tanh.approx has 2^-11: with a
+// cap of 50, 1/40.
 __device__ inline float tanh_from_log2(float x) { return 1 - __fdividef(2, exp2_approx(x) + 1); }
 
 // Maximum and sum over the four lanes that share the rows of an accumulator: lanes 4 · group to 4 · group + 3.
@@ -324,7 +324,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
   const auto release = [&](std::uint64_t* barrier) {
     if (lane_id == 0) mbarrier_arrive(barrier);
   };
-  // Releases a tile that other consumers read. Before it is there, an arrival at `empty` would count for an older tile.
+  // Releases a tile that other consumers read. Before it is copied, an arrival at `empty` would count for an older tile.
   const auto skip = [&](PipelineState<kStages>& next, std::uint64_t* full, std::uint64_t* empty) {
     wait(&full[next.stage], next.parity);
     release(&empty[next.stage]);
@@ -534,7 +534,7 @@ cudaError_t launch(const ExtendedArgs& args, cudaStream_t stream) {
   const CUtensorMap K_map = map_of(args.K, args.kv_heads, args.seq_len_kv, Traits::kBlockKV);
   const CUtensorMap V_map = map_of(args.V, args.kv_heads, args.seq_len_kv, Traits::kBlockKV);
   const CUtensorMap O_map = map_of(args.O, args.heads, args.seq_len, 64);
-  // A side without a limit has one that hides nothing.
+  // A side without a limit gets a limit that hides nothing.
   const int all = args.seq_len + args.seq_len_kv;
   const auto limit = [&](int keys) { return keys < 0 ? all : std::min(keys, all); };
   const int left = limit(args.window_left), right = args.causal ? 0 : limit(args.window_right);

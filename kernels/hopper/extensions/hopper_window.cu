@@ -2,9 +2,9 @@
 //
 // Idea        Local attention: a query sees the keys from `left` places before its own to `right` places after it. A query
 //             tile visits only the K/V tiles that its rows see. As in hopper_causal, it goes backwards and wraps round,
-//             but from the first tile that all of its rows see whole. Each consumer skips tiles once, where it wraps.
-// Changed     The K/V tiles of a query tile have a beginning, not only an end. The mask's left edge. The order of query
-//             tiles: pairs would not balance. The kernels without a window keep their code.
+//             but starts at the first tile that all of its rows see whole. Each consumer skips tiles once, where it wraps.
+// Changed     A query tile's K/V tiles have a beginning, not only an end. The mask has a left edge. Query tiles are in another
+//             order, because pairs would not be balanced. The kernels without a window keep their code.
 // Prediction  Without a window, as fast as before. Causal with 512 keys to the left, a sixth of the causal time at seq_len
 //             8192, and a twelfth at 16384: 7.4 and 14.5 times fewer steps, but two of nine of them are masked, and O is
 //             stored every 9 steps.
@@ -315,7 +315,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
   const auto release = [&](std::uint64_t* barrier) {
     if (lane_id == 0) mbarrier_arrive(barrier);
   };
-  // Releases a tile that other consumers read. Before it is there, an arrival at `empty` would count for an older tile.
+  // Releases a tile that other consumers read. Before it is copied, an arrival at `empty` would count for an older tile.
   const auto skip = [&](PipelineState<kStages>& next, std::uint64_t* full, std::uint64_t* empty) {
     wait(&full[next.stage], next.parity);
     release(&empty[next.stage]);
@@ -494,7 +494,7 @@ cudaError_t launch(const ExtendedArgs& args, cudaStream_t stream) {
   const CUtensorMap K_map = map_of(args.K, args.kv_heads, args.seq_len_kv, Traits::kBlockKV);
   const CUtensorMap V_map = map_of(args.V, args.kv_heads, args.seq_len_kv, Traits::kBlockKV);
   const CUtensorMap O_map = map_of(args.O, args.heads, args.seq_len, 64);
-  // A side without a limit has one that hides nothing.
+  // A side without a limit gets a limit that hides nothing.
   const int all = args.seq_len + args.seq_len_kv;
   const auto limit = [&](int keys) { return keys < 0 ? all : std::min(keys, all); };
   const int left = limit(args.window_left), right = args.causal ? 0 : limit(args.window_right);

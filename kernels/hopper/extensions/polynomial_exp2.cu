@@ -1,7 +1,7 @@
 // polynomial_exp2
 //
 // Idea        An SM computes 16 exponentials and 128 multiply-adds per cycle. FlashAttention-4 computes some of the
-//             exponentials with a polynomial of multiply-adds. Do so with every eighth.
+//             exponentials with a polynomial, which takes multiply-adds. Do so for every eighth exponential.
 // Changed     softmax(), and exp2_polynomial(). The rest is as in 26.
 // Prediction  It pays off where a step waits for its exponentials. Here, their unit is idle half of the time, and power
 //             is the scarce resource: a dozen instructions in place of one give 0.96x. On a GPU with faster tensor
