@@ -6,22 +6,22 @@ those of transformers' own attention.
     scripts/model_example.py --device emulator    on the virtual GPU
     scripts/model_example.py --record             stores the result in profiles/<device>/models.json; needs a GPU
 
-This is all that a program has to do:
+A program needs only these lines:
 
     flash_ladder.huggingface.register()
     model = LlamaForCausalLM.from_pretrained(…, attn_implementation="ladder")
 
 The models are a Llama (grouped heads) and a Gemma 2 (a softcap, and a sliding window in every other layer), with random
-weights and head_dim 128, each with two sequences of the same length and with one that is padded on the right. Padding
-is not compared.
+weights and head_dim 128. Each runs with two sequences of the same length, and again with one of them padded on the
+right. Padding is not compared.
 
 The logits of the same model in float64 are taken as exact, although its softmax is in float32. An error is the largest
-difference from them. The bound is that of the harness's check, applied to logits: twice the error of transformers'
-eager attention in the same type, in a model that is otherwise the same, + one ulp of the largest logit. The error of
-sdpa is shown for the Llama; for Gemma 2, sdpa ignores the softcap.
+difference from them. The bound is the same as in the harness's check, applied to logits: twice the error of
+transformers' eager attention in the same type, in a model that is otherwise the same, plus one ulp of the largest
+logit. The error of sdpa is shown for the Llama; for Gemma 2, sdpa ignores the softcap.
 
-Needs PyTorch, transformers and the ladder's Python package. Exit status: 0 all within the bound, 1 not, 2 bad usage, 3
-something is missing.
+Needs PyTorch, transformers and the ladder's Python package. Exit status: 0 all errors are within the bound, 1 one is
+not, 2 bad usage, 3 something is missing.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from comparison import recording
 from comparison.implementations import UnavailableError
 from ladder import HARNESS, HEAD_DIM, ROOT, device_slug
 
-# By device: query heads, heads of K and V, layers, tokens of a sequence, of which one sequence has fewer.
+# By device: query heads, heads of K and V, layers, and the tokens of a sequence; one sequence is shorter.
 SIZES = {
     "gpu": {
         "heads": 16,
@@ -58,7 +58,7 @@ DTYPES = {"fp16": "float16", "bf16": "bfloat16"}
 
 
 def make_model(name: str, sizes: dict[str, int], seed: int) -> Any:  # noqa: ANN401 (a module of PyTorch)
-    """With random weights, in float32: large enough for scores of several units, so that masks and softcap matter."""
+    """A model with random weights, in float32: large enough for scores of several units, so mask and softcap matter."""
     import torch
     import transformers
 
@@ -98,14 +98,14 @@ def counting_kernels(counts: Counter[str]) -> Iterator[None]:
 
 
 def logits_in_float64(model: Any, tokens: Any) -> Any:  # noqa: ANN401
-    """With the weights as they are rounded in the model."""
+    """The logits for the weights as rounded in the model."""
     exact = copy.deepcopy(model).double()
     exact.set_attn_implementation("eager")
     return exact(tokens).logits
 
 
 def compare(name: str, sizes: dict[str, int], dtype: str, device: str, seed: int, kernels: Counter[str]) -> list[dict]:
-    """The results for a model without and with padding."""
+    """The results for a model, without padding and with it."""
     import torch
 
     model = make_model(name, sizes, seed).to(device, getattr(torch, DTYPES[dtype]))
@@ -191,9 +191,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         device = parsed.device or ("gpu" if torch.cuda.is_available() else "emulator")
         if device == "gpu" and not torch.cuda.is_available():
-            raise UnavailableError("PyTorch finds no GPU; leave --device out, or give --device emulator")
+            raise UnavailableError("PyTorch finds no GPU; leave out --device, or use --device emulator")
         if parsed.record and device != "gpu":
-            parser.error("--record stores what a GPU computes: it needs --device gpu")
+            parser.error("--record stores results of a GPU; it needs --device gpu")
         transformers.logging.set_verbosity_error()
         flash_ladder.huggingface.register()
         results: list[dict[str, Any]] = []

@@ -7,18 +7,18 @@
     scripts/peer_cases.py --device emulator     a few small cases on the virtual GPU
 
 scripts/peer_cases.toml lists the tests, with the values of each parameter; a case is one combination of them. A case
-passes under the tolerance of its test: the error is at most `factor` (2) times the error of PyTorch's own attention in
-the same type, + `absolute` (0), both against attention in float32 that is rounded to that type. With `rounding`, twice
-the error of adding 0.3 to the result and subtracting it again is allowed, too.
+passes if it meets the tolerance of its test: the error is at most `factor` (2) times the error of PyTorch's own
+attention in the same type, plus `absolute` (0); both are errors against attention in float32, rounded to that type.
+`rounding` also allows twice the error that comes from adding 0.3 to the result and subtracting it again.
 
-The keys of the table: `lengths` are those of q and k. With a softcap, heads_with_softcap replaces heads, and q is
+The keys of the table: `lengths` are the lengths of q and k. With a softcap, heads_with_softcap replaces heads, and q is
 multiplied by softcap · q_times_softcap. The sequences of `packed` tests have different lengths, up to 20 rows less than
-those given; "same" gives q and k the same lengths. If no version of the ladder solves such a case with packed
+`lengths`; "same" gives q and k the same lengths. If no version of the ladder solves such a case with packed
 sequences, it runs as a padded batch with lengths. `local` is a window whose sides are random numbers below the number
 of keys. ALiBi slopes are the same for all batch entries, because the ladder's kernels take one slope for each head.
 
-Cases that need what the ladder does not have, such as dropout, are counted as not supported and not run. Needs PyTorch
-and the ladder's Python package.
+Cases that need a feature that the ladder lacks, such as dropout, are counted as not supported and are not run. Needs
+PyTorch and the ladder's Python package.
 
 Exit status: 0 all cases passed, 1 some failed, 2 bad usage, 3 something is missing.
 """
@@ -47,7 +47,7 @@ except ImportError:  # Python 3.10
     import tomli as tomllib
 
 TABLE = Path(__file__).with_name("peer_cases.toml")
-COMMIT = "0251105a"  # of flash-attention, from which the table was taken
+COMMIT = "0251105a"  # of flash-attention, the source of the table
 DEFAULT_CASES = {"gpu": 200, "emulator": 2}  # of each test
 LONGEST = {"gpu": None, "emulator": 128}  # rows of q or k
 
@@ -56,7 +56,7 @@ Case = dict[str, Any]
 
 @dataclass
 class Test:
-    """One of their tests, and what became of its cases."""
+    """One of flash-attention's tests, and the outcomes of its cases."""
 
     name: str
     cases: int = 0  # all combinations of its parameters
@@ -64,32 +64,32 @@ class Test:
     passed: int = 0
     refused: Counter[str] = field(default_factory=Counter)  # cases that no version solves, by the package's message
     failures: list[dict[str, Any]] = field(default_factory=list)
-    padded: int = 0  # passed or failed as padded batches, although theirs are packed
+    padded: int = 0  # passed or failed as padded batches, although the test packs them
 
     def line(self) -> str:
         refused = sum(self.refused.values())
         ran = f"{self.passed} passed, {len(self.failures)} failed"
         if self.padded:
             ran += f" ({self.padded} of them as padded batches)"
-        parts = [ran, *([f"{refused} solved by no version"] if refused else [])]
+        parts = [ran, *([f"{refused} not solved by any version"] if refused else [])]
         left_out = ", ".join(f"{why} {count}" for why, count in self.not_supported.items())
         return f"{self.name}: {', '.join(parts)}; of {self.cases} cases not supported: {left_out or 'none'}"
 
 
 def cases_of(group: dict[str, Any]) -> Iterator[Case]:
-    """All combinations of a test's parameters, each with what the test has in common."""
+    """All combinations of a test's parameters, each with the values that the whole test has in common."""
     common = {name: value for name, value in group.items() if name not in ("axes", "lengths")}
     names = list(group["axes"])
     for (rows, keys), *values in itertools.product(group["lengths"], *group["axes"].values()):
         case = common | dict(zip(names, values, strict=True))
-        if case.get("softcap") and case.get("dropout"):  # these tests skip the combination
+        if case.get("softcap") and case.get("dropout"):  # flash-attention's tests skip this combination
             continue
         case["rows"], case["keys"] = (keys, rows) if case.get("swapped") else (rows, keys)
         yield case
 
 
 def why_not_supported(case: Case, head_dims: set[int]) -> str | None:
-    """What the ladder lacks, whatever the other parameters are."""
+    """The feature that the ladder lacks, regardless of the other parameters."""
     if case["head_dim"] not in head_dims:
         return "head_dim"
     if case["dtype"] == "e4m3":
@@ -178,7 +178,7 @@ class Inputs:
         if softcap:
             self.stacks[0] = self.stacks[0] * (softcap * case["q_times_softcap"])
 
-        # On the host, so that a launch does not wait for the GPU.
+        # In host memory, so that a launch does not wait for the GPU.
         draw = random.Random(case["seed"])
         self.rows_of_q, self.rows_of_k = [rows] * batch, [keys] * batch
         if case.get("packed"):
@@ -222,7 +222,7 @@ class Inputs:
         if upcast:
             q, k, v = q.float() * scale, k.float(), v.float()
         else:
-            k = k * scale  # another order of operations than in float32, as in their tests
+            k = k * scale  # a different order of operations from float32, as in flash-attention's tests
         k, v = (x.repeat_interleave(q.shape[2] // k.shape[2], 2) for x in (k, v))
         scores = torch.einsum("bqhd,bkhd->bhqk", q, k)
         if "softcap" in self.fields:
@@ -270,7 +270,7 @@ def run(
             print(f"  FAILED {failure['case']}: error {failure['error']}, allowed {failure['allowed']}, "
                   f"by {failure['kernel']}")  # fmt: skip
         for message, count in test.refused.items():
-            print(f"  {count} solved by no version: {message}")
+            print(f"  {count} not solved by any version: {message}")
         tests.append(test)
     return tests
 
@@ -309,8 +309,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--device", choices=["gpu", "emulator"], help="(the GPU, if PyTorch finds one)")
     parser.add_argument("--cases", type=int, metavar="N", help="cases of each test (200; on the virtual GPU 2)")
     parser.add_argument("--all", action="store_true", help="all cases of each test")
-    parser.add_argument("--longest", type=int, metavar="N", help="longest q and k (any; on the virtual GPU 128)")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the choice and the inputs (0)")
+    parser.add_argument("--longest", type=int, metavar="N", help="most rows of q and k (any; on the virtual GPU 128)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the choice and of the inputs (0)")
     parser.add_argument("--table", type=Path, default=TABLE, help="another table (scripts/peer_cases.toml)")
     parser.add_argument("--record", action="store_true", help="store the counts in profiles/<device>/peer_cases.json")
     parsed = parser.parse_args(arguments)
@@ -318,18 +318,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if getattr(parsed, name) is not None and getattr(parsed, name) < 1:
             parser.error(f"--{name} is {getattr(parsed, name)}; allowed: 1 and more")
     if parsed.all and parsed.cases is not None:
-        parser.error("--all and --cases: give one of them")
+        parser.error("--all and --cases exclude each other")
     if parsed.record and (parsed.table != TABLE or parsed.longest is not None):
-        parser.error("--record stores the counts of the whole table: leave --table and --longest out")
+        parser.error("--record stores the counts of the whole table; leave out --table and --longest")
     start = time.monotonic()
     try:
         import torch
 
         device = parsed.device or ("gpu" if torch.cuda.is_available() else "emulator")
         if device == "gpu" and not torch.cuda.is_available():
-            raise UnavailableError("PyTorch finds no GPU; leave --device out, or give --device emulator")
+            raise UnavailableError("PyTorch finds no GPU; leave out --device, or use --device emulator")
         if parsed.record and device != "gpu":
-            parser.error("--record stores what a GPU computes: it needs --device gpu")
+            parser.error("--record stores results of a GPU; it needs --device gpu")
         runner = Runner(device)
         table = tomllib.loads(parsed.table.read_text(encoding="utf-8"))["group"]
         number = None if parsed.all else parsed.cases or DEFAULT_CASES[device]
@@ -338,7 +338,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         failed = sum(len(test.failures) for test in tests)
         print(
             f"{sum(test.passed for test in tests)} passed, {failed} failed,"
-            f" {sum(test.refused.total() for test in tests)} solved by no version, in {seconds:.0f} s, by"
+            f" {sum(test.refused.total() for test in tests)} not solved by any version, in {seconds:.0f} s, by"
             f" {', '.join(f'{kernel} ({count})' for kernel, count in runner.kernels.most_common())}"
         )
         if parsed.record:

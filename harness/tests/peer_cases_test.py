@@ -110,15 +110,15 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 def test_refusals() -> None:
     for arguments, message in (
         (["--cases", "0"], "--cases is 0; allowed: 1 and more"),
-        (["--all", "--cases", "3"], "--all and --cases: give one of them"),
-        (["--record", "--longest", "9"], "--record stores the counts of the whole table: leave --table and"),
+        (["--all", "--cases", "3"], "--all and --cases exclude"),
+        (["--record", "--longest", "9"], "leave out --table and --longest"),
     ):
         done = run(*arguments)
         assert done.returncode == 2 and message in done.stderr
     code = "import sys; sys.path.insert(0, sys.argv[1]); sys.modules['torch'] = None; import peer_cases;"
     command = [sys.executable, "-c", code + "sys.exit(peer_cases.main([]))", str(SCRIPTS)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 3 and "peer_cases: " in done.stderr and "install it for this Python" in done.stderr
+    assert done.returncode == 3 and "peer_cases: " in done.stderr and "torch" in done.stderr
 
 
 # ---- with PyTorch, on the virtual GPU ----
@@ -185,7 +185,7 @@ def test_small_cases_pass(
     assert (padded.cases, padded.passed, padded.failures, padded.padded) == (256, 12, [], 0)
     assert (packed.cases, packed.passed, packed.failures) == (8, 8, [])
     assert packed.padded in (0, 8), "8 as long as no version solves packed sequences"
-    assert re.search(r"^20 passed, 0 failed, 0 solved by no version, in \d+ s, by ", out, re.MULTILINE)
+    assert re.search(r"^20 passed, 0 failed, 0 [^\d]*, in \d+ s, by ", out, re.MULTILINE)
 
     monkeypatch.setattr("torch.cuda.get_device_name", lambda: "NVIDIA H200")
     hashes = {kernel: "sha256:" + "1" * 64 for kernel in ("28", "29", *runner.fl.kernels())}
@@ -244,7 +244,7 @@ def test_what_no_version_solves_is_counted(
     monkeypatch.setattr(runner, "head_dims", lambda: {128})
     [test] = peer_cases.run(small()[:1], runner, 5, None, 0)
     assert (test.passed, test.failures, dict(test.refused)) == (0, [], {"no version solves it": 5})
-    assert "0 passed, 0 failed, 5 solved by no version; of 256 cases" in capsys.readouterr().out
+    assert "0 passed, 0 failed, 5 not solved by any version; of 256 cases" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("packed", [None, "own"])

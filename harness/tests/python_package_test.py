@@ -330,21 +330,21 @@ def cut(*index: object) -> dict[str, np.ndarray]:
 
 
 REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
-    "no array": ({"q": [1, 2]}, TypeError, "q is of type list; allowed: arrays of NumPy, PyTorch, CuPy and JAX"),
+    "no array": ({"q": [1, 2]}, TypeError, "q is of type list; allowed: "),
     "a scalar": ({"v": 1.5}, TypeError, "v is of type float; "),
     "dtype": ({"q": Q.astype(np.float32)}, TypeError, "q has dtype float32; allowed: float16, bfloat16"),
     "dtype without DLPack": ({"q": Q.astype(object)}, TypeError, "q has dtype object; allowed: float16, bfloat16"),
     "long dtype": (
         {"k": K.astype(np.longdouble)},
         TypeError,
-        "k has dtype float128 and q has dtype float16; they must",
+        "k has dtype float128 and q has dtype float16",
     ),
-    "dtype of 16 bits": ({"k": K.view(np.int16)}, TypeError, "k has dtype int16 and q has dtype float16; they must"),
+    "dtype of 16 bits": ({"k": K.view(np.int16)}, TypeError, "k has dtype int16 and q has dtype float16"),
     "byte order": ({"q": Q.astype(">f2")}, TypeError, "q has dtype >f2; "),
     "two dtypes": (
         {"v": V.astype(ml_dtypes.bfloat16)},
         TypeError,
-        "v has dtype bfloat16 and q has dtype float16; they",
+        "v has dtype bfloat16 and q has dtype float16",
     ),
     "3 dimensions": (
         {"q": Q[0]},
@@ -354,9 +354,9 @@ REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "no dimension": (
         {"k": np.array(1, np.float16)},
         ValueError,
-        "k has shape (), of 0 dimensions; it must be [batch, ",
+        "k has shape (), of 0 dimensions",
     ),
-    "k and v": ({"v": V[:, :256]}, ValueError, "k has shape (2, 512, 3, 128) and v has shape (2, 256, 3, 128); they "),
+    "k and v": ({"v": V[:, :256]}, ValueError, "k has shape (2, 512, 3, 128) and v has shape (2, 256, 3, 128)"),
     "heads": (
         {"q": Q[:, :, :2]},
         ValueError,
@@ -365,18 +365,17 @@ REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "fewer heads": (
         {"k": K[:, :, :1], "v": V[:, :, :1], "kernel": 7},
         ValueError,
-        "k.shape[2] (heads of k and v, other than q's) is not supported by 07_ldmatrix; give k and v as many heads as "
-        "q has, or use ",
+        "k.shape[2] (heads of k and v, other than q's) is not supported by 07_ldmatrix; ",
     ),
     "no heads of k": (
         {"k": K[:, :, :0], "v": V[:, :, :0]},
         ValueError,
-        "k has shape (2, 512, 0, 128); it needs at least one head",
+        "k has shape (2, 512, 0, 128); ",
     ),
     "batch": (
         {"q": Q[:1]},
         ValueError,
-        "q has shape (1, 256, 3, 128) and k has shape (2, 512, 3, 128); only seq_len, ",
+        "q has shape (1, 256, 3, 128) and k has shape (2, 512, 3, 128); ",
     ),
     "head_dim": (cut(..., slice(64)), ValueError, "q.shape[3] (head_dim) 64 is not supported by "),
     "no head_dim": (cut(..., slice(0)), ValueError, "q.shape[3] (head_dim) is 0; allowed: 128"),
@@ -399,32 +398,32 @@ REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "head_dim apart": (
         {"q": np.asfortranarray(Q)},
         ValueError,
-        "q has stride 1536 in its last dimension, head_dim; it must be 1",
+        "q has stride 1536 in its last dimension",
     ),
     "stride": (
         {"k": padded(K, 4)},
         ValueError,
-        "k has stride 396 in dimension 1; allowed: multiples of 8 elements (16 bytes)",
+        "k has stride 396 in dimension 1; allowed: multiples of 8 ",
     ),
     "bytes apart": (
         {"q": every_third_byte(Q)},
         ValueError,
-        "q has a stride of 3 bytes in dimension 3; allowed: multiples of 2",
+        "q has a stride of 3 bytes in dimension 3; ",
     ),
     "shape of out": (
         {"out": np.empty_like(K)},
         ValueError,
-        "out has shape (2, 512, 3, 128); it must be that of q, (2, ",
+        "out has shape (2, 512, 3, 128)",
     ),
     "dtype of out": (
         {"out": Q.astype(np.float32)},
         TypeError,
-        "out has dtype float32 and q has dtype float16; they must be equal",
+        "out has dtype float32 and q has dtype float16",
     ),
     "masked": (
         {"v": np.ma.masked_greater(V, 0)},
         TypeError,
-        "v is a masked array, whose mask would be ignored; give v.filled(0), for example",
+        "v is a masked array, ",
     ),
     "out meets itself": (
         {"out": overlapping_rows(np.empty_like(Q))},
@@ -436,14 +435,14 @@ REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         ValueError,
         "out has strides (0, 384, 128, 1) with shape (2, ",
     ),
-    "out is read-only": ({"out": read_only(np.empty_like(Q))}, ValueError, "out is read-only; it must be writable"),
-    "scale 0": ({"softmax_scale": 0}, ValueError, "softmax_scale is 0; allowed: finite float32 numbers above 0"),
+    "out is read-only": ({"out": read_only(np.empty_like(Q))}, ValueError, "out is read-only"),
+    "scale 0": ({"softmax_scale": 0}, ValueError, "softmax_scale is 0; allowed: "),
     "scale below 0": ({"softmax_scale": -1.5}, ValueError, "softmax_scale is -1.5; allowed: "),
     "scale NaN": ({"softmax_scale": float("nan")}, ValueError, "softmax_scale is nan; allowed: "),
     "scale too large": ({"softmax_scale": 1e39}, ValueError, "softmax_scale is 1e+39; allowed: "),
     "scale beyond floats": ({"softmax_scale": 10**400}, ValueError, "softmax_scale is 10000000"),
     "scale too small": ({"softmax_scale": 1e-60}, ValueError, "softmax_scale is 1e-60; allowed: "),
-    "scale no number": ({"softmax_scale": "large"}, TypeError, "softmax_scale is 'large'; allowed: None, or a number"),
+    "scale no number": ({"softmax_scale": "large"}, TypeError, "softmax_scale is 'large'; allowed: "),
     "kernel": (
         {"kernel": "42"},
         ValueError,
@@ -466,21 +465,21 @@ REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "window of truth": ({"window": (True, 0)}, TypeError, f"window is (True, 0); {WINDOWS}"),
     "lengths": ({"lengths": [5, 256], "kernel": 7}, ValueError, "lengths is not supported by 07_ldmatrix; "),
     "lengths of k": ({"lengths_kv": [5, 512], "kernel": 7}, ValueError, "lengths_kv is not supported by 07_ldmatrix; "),
-    "one length": ({"lengths": [5]}, ValueError, "lengths has 1 number, and q.shape[0] (batch) is 2; give one for "),
-    "no lengths": ({"lengths": []}, ValueError, "lengths is empty; give one for every batch entry"),
+    "one length": ({"lengths": [5]}, ValueError, "lengths has 1 number, and q.shape[0] (batch) is 2"),
+    "no lengths": ({"lengths": []}, ValueError, "lengths is empty"),
     "length": (
         {"lengths": [5, 257]},
         ValueError,
         "lengths 257 is out of range; allowed: 0 to q.shape[1] (seq_len) 256",
     ),
     "length beyond 64 bits": ({"lengths": [5, 2**70]}, ValueError, f"lengths is {2**70}; allowed: 0 to "),
-    "no list of lengths": ({"lengths": 5}, TypeError, "lengths is 5; allowed: None, or whole numbers, one for every "),
+    "no list of lengths": ({"lengths": 5}, TypeError, "lengths is 5; allowed: "),
     "length type": ({"lengths": [5, True]}, TypeError, "lengths is True; allowed: whole numbers"),
     "causal type": ({"causal": 1}, TypeError, "causal is 1; allowed: True, False"),
     "kernel empty": ({"kernel": ""}, TypeError, "kernel is ''; allowed: None, or one of 01_naive, "),
     "kernel type": ({"kernel": 7.0}, TypeError, "kernel is 7.0; allowed: "),
     "config": ({"config": "1x1", "kernel": 7}, ValueError, "config: 07_ldmatrix has no configuration '1x1' for fp16"),
-    "config empty": ({"config": ""}, TypeError, "config is ''; allowed: None, or the name of one of configs(kernel)"),
+    "config empty": ({"config": ""}, TypeError, "config is ''; allowed: "),
     "config type": ({"config": 64}, TypeError, "config is 64; allowed: "),
 }
 

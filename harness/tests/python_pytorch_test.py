@@ -214,11 +214,11 @@ def test_what_a_layer_passes(fl: ModuleType, transformers: ModuleType) -> None:
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "left padding": ({"attention_mask": RIGHT.flip(1)}, "supports padding on the right only, and attention_mask has a"),
+    "left padding": ({"attention_mask": RIGHT.flip(1)}, "supports padding on the right only"),
     "two dimensions": ({"attention_mask": RIGHT[:, None, None].bool()}, "does not support a mask of shape (2, 1, 1, 4"),
     "packed": ({"position_ids": torch.arange(40, device=DEVICE)[None] % 20, "use_cache": False}, "supports causal"),
-    "weights": ({"output_attentions": True}, 'does not support output_attentions; use attn_implementation="eager"'),
-    "sums": ({"cu_seq_lens_q": torch.tensor(CUMULATIVE)}, "does not support cu_seq_lens_q; give one seq"),
+    "weights": ({"output_attentions": True}, "does not support output_attentions"),
+    "sums": ({"cu_seq_lens_q": torch.tensor(CUMULATIVE)}, "does not support cu_seq_lens_q"),
 }
 
 
@@ -234,9 +234,9 @@ def test_refused(transformers: ModuleType, case: str) -> None:
 def test_models_that_are_refused(transformers: ModuleType) -> None:
     with pytest.raises(ValueError, match=r'="ladder" has no kernel for head_dim 40; supported: .*128'):
         model(transformers, "Llama", head_dim=40)(TOKENS)
-    with pytest.raises(ValueError, match="does not support dropout; call model"):
+    with pytest.raises(ValueError, match="does not support dropout"):
         model(transformers, "Llama", attention_dropout=0.1).train()(TOKENS)
-    with pytest.raises(ValueError, match="needs the last query to be at the last key, as in a dynamic cache"):
+    with pytest.raises(ValueError, match="needs the last query to be at the last key"):
         model(transformers, "Llama").generate(TOKENS, max_new_tokens=2, cache_implementation="static")
 
 
@@ -255,5 +255,5 @@ def test_chunks(transformers: ModuleType) -> None:
 
     config = type("Config", (), {"attention_chunk_size": 16})
     assert lengths_of_mask(1, 16, 16, local_size=16, config=config) is None
-    with pytest.raises(ValueError, match="does not support chunked attention, and the input is longer than a chunk of"):
+    with pytest.raises(ValueError, match=r"does not support chunked attention.* 16 tokens"):
         lengths_of_mask(1, 17, 17, local_size=16, config=config)

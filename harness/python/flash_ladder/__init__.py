@@ -2,7 +2,7 @@
 
     out = flash_ladder.forward(q, k, v)                    # with the fastest kernel for the problem
     out = flash_ladder.forward(q, k, v, causal=True)
-    flash_ladder.which(q, k, v, causal=True)               # which one that is
+    flash_ladder.which(q, k, v, causal=True)               # the name of that kernel
     out = flash_ladder.forward(q, k, v, kernel="07")       # with version 07
     out, milliseconds = flash_ladder.forward_timed(q, k, v)
 
@@ -11,8 +11,8 @@ determines where the kernel runs. If they are on an NVIDIA GPU, the kernel runs 
 it runs on the virtual GPU, which executes the kernel's PTX on the CPU; this is slow, but finds errors that a GPU hides.
 The arrays are not copied.
 
-Two modules that import PyTorch: flash_ladder.pytorch has an operator for torch.compile, and flash_ladder.huggingface
-makes the kernels available to models of transformers.
+Two more modules import PyTorch: flash_ladder.pytorch has an operator for torch.compile, and flash_ladder.huggingface
+makes the kernels available to models of Hugging Face's transformers.
 
 The environment variable FLASH_LADDER_SM selects the GPU whose limits the virtual GPU has, like --sm of the harness
 (docs/virtual_gpu.md).
@@ -101,8 +101,8 @@ def kernels() -> list[str]:
 
 
 def configs(kernel: str | int | None = None) -> list[Config]:
-    """The configurations of a kernel. Those of one dtype are in order of preference: without `config=`, the first that
-    fits the device runs. None stands for the newest kernel that runs on every device.
+    """The configurations of a kernel. For each dtype, they are in order of preference: without `config=`, the first one
+    that fits the device runs. None stands for the newest kernel that runs on every device.
 
     Raises ValueError for a kernel that does not exist.
     """
@@ -113,7 +113,7 @@ def device_info(device: str | int = "auto") -> DeviceInfo:
     """Describes a device: "gpu:0" or 0, "emulator" for the virtual GPU, or "auto" for GPU 0 if there is one that the
     kernels can run on, otherwise the virtual GPU.
 
-    Raises ValueError for an invalid device, RuntimeError for a GPU that is missing or too old.
+    Raises ValueError for an invalid device, and RuntimeError for a GPU that is missing or too old.
     """
     if isinstance(device, bool) or not isinstance(device, str | int):
         raise TypeError(f'device is of type {type(device).__name__}; allowed: "auto", "gpu:0", 0, "emulator"')
@@ -161,33 +161,33 @@ def forward(
     seq_len and fewer heads: head h of q then reads their head h // (q.shape[2] // k.shape[2]) (grouped-query
     attention). All arrays are float16, or all are bfloat16; they are from one library and on one device. Alternatively,
     all are float8_e4m3fn, or its bits as uint8, with `scales` and a kernel that computes this type, "fp8"; out is then
-    float16. head_dim is that of one of configs(kernel), mostly 128, and contiguous. The other strides are multiples of
-    16 bytes, so you can pass slices of a packed q, k and v as they are. Each seq_len of a version of the ladder is a
-    multiple of the kernel's tile; see configs(). Extensions of the ladder solve more problems. A kernel rejects
-    problems that it does not solve.
+    float16. head_dim is contiguous, and its size is that of one of configs(kernel), mostly 128. The other strides are
+    multiples of 16 bytes, so you can pass slices of a packed q, k and v as they are. Each seq_len of a version of the
+    ladder is a multiple of the kernel's tile; see configs(). Extensions of the ladder solve more problems. A kernel
+    rejects problems that it does not solve.
 
     kernel         "07", "07_ldmatrix" or 7, or the name of an extension; None is the fastest version that solves the
-                   problem on the device, which which() names: the newest of the ladder, or else the extension of the
-                   device's track that solves the fewest other fields, because more fields mostly cost speed (for
+                   problem on the device, which which() names: the ladder's newest version, or else the extension of the
+                   device's track that solves the fewest other fields, because more fields usually cost speed (for
                    negative strides, which TMA does not support, one that needs no Hopper GPU)
     out            the array to write to, of the same kind as q, which shares no memory with an input; None creates one
     softmax_scale  None is 1 / sqrt(head_dim)
     scales         for float8_e4m3fn: float32 [3, batch, heads of q], the factors by which elements of q, k and v are
-                   multiplied; those of k and v are listed for each head of q that reads them
+                   multiplied; factors of k and v are listed for each head of q that reads them
     causal         query i sees the keys up to i + k.shape[1] - q.shape[1], as in FlashAttention since its version 2.1;
                    the output of a query that sees no key is 0
-    window         (left, right): query i sees at most so many keys to the left and to the right of key
-                   i + k.shape[1] - q.shape[1], as with FlashAttention's window_size; -1 is no limit on that side, and
-                   causal allows none to the right
+    window         (left, right): query i sees at most this many keys to the left and to the right of key
+                   i + k.shape[1] - q.shape[1], as with FlashAttention's window_size; -1 sets no limit on that side, and
+                   causal allows no keys to the right
     softcap        a score S becomes softcap · tanh(S / softcap)
     alibi_slopes   float32 [heads of q]: slope · |i + k.shape[1] - q.shape[1] - j| is subtracted from the score of key j
-    sinks          float32 [heads of q]: one score more for each row, which takes weight and has no value
-    lengths        for each batch entry, the number of rows of q in use; the others are padding, and 0 in out
+    sinks          float32 [heads of q]: one additional score for each row, which takes weight but has no value
+    lengths        for each batch entry, the number of rows of q in use; the others are padding, and become 0 in out
     lengths_kv     the same for k and v; None is the value of lengths. Both replace shape[1] in the masks
     cu_seqlens_q   packed sequences, as in flash_attn_varlen_func: q, k and v have shape [total, heads, head_dim], and
     cu_seqlens_k   sequence n has the rows cu_seqlens[n] to cu_seqlens[n + 1] - 1 of q, and of k and v. None for k is
-                   the value for q. Numbers in host memory; an array on a GPU is copied, which waits for the GPU
-    max_seqlen_q   at least the length of the longest sequence of q, and of k; None is that length
+                   the value for q. The numbers are in host memory; copying an array from a GPU waits for that GPU
+    max_seqlen_q   at least the length of the longest sequence of q or of k; None is that length
     max_seqlen_k
     return_lse     also return the natural logarithm of the sum of exp(S) over the keys that a row sees, and of
                    exp(sink): float32 [batch, heads, seq_len], or [heads, total] if packed; -inf for a row without keys
@@ -201,8 +201,8 @@ def forward(
     forward() returns.
 
     Raises TypeError or ValueError for an invalid argument, with its name, its value and what is allowed; MemoryError if
-    the workspace of kernel 01 does not fit; FindingError for a mistake that the virtual GPU finds; RuntimeError for a
-    GPU that is too old, and for a CUDA error.
+    a kernel's workspace does not fit; FindingError for a mistake that the virtual GPU finds; RuntimeError for a GPU
+    that is too old, and for a CUDA error.
     """
     asked = _asked(causal, window, softcap, lengths, lengths_kv)
     packed = _packed(lengths, lengths_kv, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
@@ -240,8 +240,8 @@ def forward_timed(
 
     This is the time of one launch between two CUDA events on the same stream; forward_timed() waits until the launch
     has ended. Before the first launch of a configuration, the kernel runs once without being timed, which loads its
-    code. If you want to publish a figure, measure as the harness does: warm up, overwrite the L2 between launches, and
-    take the median of many launches.
+    code. If you want to publish a figure, measure as the harness does: warm up, overwrite the L2 cache between
+    launches, and take the median of many launches.
 
     Raises what forward() raises, and RuntimeError on the virtual GPU, which has no clock.
     """
@@ -292,7 +292,7 @@ def _asked(
     lengths: Sequence[int] | None,
     lengths_kv: Sequence[int] | None,
 ) -> dict[str, object]:
-    """The fields of the problem that are arguments, by name; those that are not given are left out."""
+    """The fields of the problem that are arguments, by name, without those that are not given."""
     if not isinstance(causal, bool):
         raise TypeError(f"causal is {causal!r}; allowed: True, False")
     asked: dict[str, object] = {"causal": causal}
@@ -324,18 +324,18 @@ def _packed(
             ("max_seqlen_k", max_seqlen_k),
         ):
             if given is not None:
-                raise ValueError(f"{name} is given, and cu_seqlens_q is None; give both")
+                raise ValueError(f"{name} is given, but cu_seqlens_q is None; pass both")
         return None
     for name, other in (("lengths", lengths), ("lengths_kv", lengths_kv)):
         if other is not None:
             raise ValueError(
-                f"{name} and cu_seqlens_q are given; packed sequences have no padding, so leave {name} out"
+                f"{name} and cu_seqlens_q are given, but packed sequences have no padding; leave {name} out"
             )
     of_q = _differences("cu_seqlens_q", cu_seqlens_q)
     of_k = of_q if cu_seqlens_k is None else _differences("cu_seqlens_k", cu_seqlens_k)
     if len(of_k) != len(of_q):
         raise ValueError(
-            f"cu_seqlens_k has {len(of_k) + 1} numbers, and cu_seqlens_q {len(of_q) + 1}; they must have equally many"
+            f"cu_seqlens_k has {len(of_k) + 1} numbers, and cu_seqlens_q {len(of_q) + 1}; both must have as many"
         )
     sizes = {}
     for name, field, given, own in (
@@ -345,22 +345,22 @@ def _packed(
         longest = max(*own, 1)
         sizes[field] = longest if given is None else _whole(name, given)
         if sizes[field] < longest:
-            raise ValueError(f"{name} is {given}, and the longest sequence has {longest} rows; give at least that")
+            raise ValueError(f"{name} is {given}, but the longest sequence has {longest} rows; allowed: at least that")
     return {"packed": True, "batch": len(of_q), "lengths": of_q, "lengths_kv": of_k} | sizes
 
 
 def _differences(name: str, sums: Sequence[int]) -> list[int]:
-    """The lengths of sequences, from the sums of those before each."""
-    listed = sums.tolist() if hasattr(sums, "tolist") else sums  # a GPU's elements one by one would take long
+    """The lengths of sequences, from their cumulative sums."""
+    listed = sums.tolist() if hasattr(sums, "tolist") else sums  # reading a GPU's elements one by one would take long
     numbers = _lengths(name, listed)
     if len(numbers) < 2 or numbers[0] != 0:
         raise ValueError(
-            f"{name} is {numbers}; it must begin with 0, and have one number more than there are sequences"
+            f"{name} is {numbers}; it must begin with 0 and have one more number than there are sequences"
         )
     found = [after - before for before, after in itertools.pairwise(numbers)]
     if min(found) < 0:
         at = found.index(min(found))
-        raise ValueError(f"{name} falls from {numbers[at]} to {numbers[at + 1]}; it must not fall")
+        raise ValueError(f"{name} decreases from {numbers[at]} to {numbers[at + 1]}; it must not decrease")
     return found
 
 
@@ -397,7 +397,7 @@ def _lengths(name: str, lengths: Sequence[int] | None) -> list[int]:
         raise TypeError(f"{name} is {lengths!r}; allowed: None, or whole numbers, one for every batch entry") from error
     found = [_whole(name, length) for length in listed]
     if not found:
-        raise ValueError(f"{name} is empty; give one for every batch entry")
+        raise ValueError(f"{name} is empty; it needs one number for every batch entry")
     return found
 
 
@@ -448,7 +448,7 @@ def _call(
     if timed and not on_gpu:
         raise RuntimeError(
             "forward_timed: q is in host memory, so the kernel would run on the virtual GPU, which has no clock; "
-            "give arrays on a GPU, or use forward()"
+            "pass arrays on a GPU, or use forward()"
         )
 
     module = _gpu if on_gpu else _virtual_gpu
@@ -497,18 +497,18 @@ def _check_together(library: _arrays.Library, arrays: dict[str, _arrays.AnyArray
     for name, array in arrays.items():
         other = _arrays.library_of(name, array)
         if other.name != library.name:
-            raise TypeError(f"{name} is an array of {other.name}, and q of {library.name}; they must be of one library")
+            raise TypeError(f"{name} is an array of {other.name}, and q of {library.name}; both must be of one library")
         library.check(name, array, writable=name == "out")
         places[name] = _arrays.device_of(name, array)
         if places[name] != places["q"]:
             raise ValueError(
-                f"{name} is {_place(*places[name])}, and q {_place(*places['q'])}; they must be on one device"
+                f"{name} is {_place(*places[name])}, and q {_place(*places['q'])}; both must be on one device"
             )
     return places["q"]
 
 
 def _check_dimensions(arrays: dict[str, _arrays.AnyArray], packed: dict[str, object] | None) -> None:
-    """Checks what has to be known before the outputs are made. The extension modules check the rest."""
+    """Checks what must be known before the outputs are created. The extension modules check the rest."""
     if packed is None:
         if len(arrays["q"].shape) != 4:
             shape = tuple(arrays["q"].shape)

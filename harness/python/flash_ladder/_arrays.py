@@ -55,7 +55,7 @@ class NumPy(Library):
     def check(self, name: str, array: AnyArray, writable: bool) -> None:
         if isinstance(array, sys.modules["numpy"].ma.MaskedArray):
             raise TypeError(
-                f"{name} is a masked array, whose mask would be ignored; give {name}.filled(0), for example"
+                f"{name} is a masked array, whose mask would be ignored; pass {name}.filled(0), for example"
             )
         if writable and not array.flags.writeable:
             raise ValueError(f"{name} is read-only; it must be writable")
@@ -97,20 +97,20 @@ class PyTorch(Library):
         if array.is_neg():
             raise TypeError(
                 f"{name} has PyTorch's negative bit set, so its memory does not hold its values; "
-                f"give {name}.resolve_neg()"
+                f"pass {name}.resolve_neg()"
             )
         if array.numel() > 0 and not self._has_memory(array):
-            raise TypeError(f"{name} has no memory, like a fake tensor; give a tensor whose elements exist")
+            raise TypeError(f"{name} has no memory, like a fake tensor; pass a tensor whose elements exist")
         if array.requires_grad and sys.modules["torch"].is_grad_enabled():
             raise ValueError(
-                f"{name} requires a gradient, and there is no backward pass; "
-                f"give {name}.detach(), or call within torch.no_grad()"
+                f"{name} requires a gradient, but there is no backward pass; "
+                f"pass {name}.detach(), or call within torch.no_grad()"
             )
 
     def _has_memory(self, array: AnyArray) -> bool:
         try:
             return bool(array.untyped_storage().data_ptr())
-        except RuntimeError:  # which kinds of tensors have no memory, and which of them say so, varies
+        except RuntimeError:  # some kinds of tensors without memory raise this, and others return 0
             return False
 
     def hand_over(self, array: AnyArray, on_gpu: bool) -> object:
@@ -144,7 +144,7 @@ class CuPy(Library):
 
 class Jax(Library):
     """JAX has its own streams, which it does not expose. So the kernel runs on the default stream once the inputs are
-    ready, and JAX gets the output when it is complete."""
+    ready, and JAX receives the output when it is complete."""
 
     name = "JAX"
     waits = True
@@ -153,7 +153,7 @@ class Jax(Library):
         if writable:
             raise TypeError(f"{name} is a JAX array, which cannot be written to; leave {name} out")
         if not isinstance(array, sys.modules["jax"].core.Tracer) and array.is_deleted():
-            raise ValueError(f"{name} was deleted, or donated to a function of JAX; give an array that still exists")
+            raise ValueError(f"{name} was deleted, or donated to a JAX function; pass an array that still exists")
 
     def hand_over(self, array: AnyArray, on_gpu: bool) -> object:
         if not isinstance(array, sys.modules["jax"].Array):  # an output, which is not a JAX array yet

@@ -5,12 +5,13 @@
     flash_ladder.huggingface.register()
     model = LlamaForCausalLM.from_pretrained(…, attn_implementation="ladder")
 
-The name is not flash_ladder, because transformers takes every name that contains "flash" for a build of the package
-flash-attn, and looks for its functions.
+The name is not flash_ladder, because transformers treats every name that contains "flash" as a build of the package
+flash-attn and looks for that package's functions.
 
 Causal masks, sliding windows, softcaps, sinks and grouped heads are supported, and so is padding on the right, which
-becomes the lengths of the sequences. A ValueError names everything else: other masks, dropout, a head_dim without a
-kernel. A padding mask is read on the host, so torch.compile splits the graph there. There is no backward pass.
+becomes the lengths of the sequences. Anything else raises a ValueError that names it: another mask, dropout, a
+head_dim without a kernel. A padding mask is read on the host, so torch.compile splits the graph there. There is no
+backward pass.
 """
 
 from __future__ import annotations
@@ -28,20 +29,20 @@ __all__ = ["NAME", "register"]
 
 NAME = "ladder"  # the value of attn_implementation
 
-# Known before a model is compiled, because torch.compile cannot trace the calls.
+# Computed before a model is compiled, because torch.compile cannot trace the calls.
 _HEAD_DIMS = sorted({config.head_dim for kernel in flash_ladder.kernels() for config in flash_ladder.configs(kernel)})
 
-# What a model may ask for, and the remedy.
+# Arguments of a model that are not supported, and what to do instead.
 _NOT_SUPPORTED = {
     "dropout": "call model.eval()",
     "position_bias": "use another implementation",
     "output_attentions": 'use attn_implementation="eager"',
-    "cu_seq_lens_q": "give one sequence per batch entry instead of packed ones",
+    "cu_seq_lens_q": "pass one sequence per batch entry instead of packed sequences",
 }
 
 
 def register() -> None:
-    """Makes attn_implementation="ladder" known to transformers. Calling it again has no effect.
+    """Registers attn_implementation="ladder" with transformers. Calling it again has no effect.
 
     Raises ImportError for a version of transformers whose mask functions take other arguments.
     """
@@ -69,15 +70,15 @@ def lengths_of_mask(
     config: object = None,
     **_: object,
 ) -> torch.Tensor | None:
-    """The mask that attention() takes: how many keys each sequence has, in host memory; None if nothing is padding.
+    """The mask that attention() takes: the number of keys of each sequence, in host memory; None without padding.
 
     transformers calls this once for each kind of layer, with the arguments of its own mask functions. attention_mask
-    has a column for each key and is False for padding.
+    has a column for each key; False means padding.
     """
     del batch_size, mask_function
     if not (allow_is_causal_skip or allow_is_bidirectional_skip):
         raise ValueError(
-            f'attn_implementation="{NAME}" supports causal masks, sliding windows and padding. This model asks for '
+            f'attn_implementation="{NAME}" supports causal masks, sliding windows and padding. This model needs '
             "another mask: for packed sequences (position_ids), a static cache, or a pattern of its own. With "
             "use_cache=False, torch.compile assumes packed sequences; leave use_cache on"
         )
@@ -89,7 +90,7 @@ def lengths_of_mask(
     chunk = getattr(config, "attention_chunk_size", None)
     if chunk is not None and chunk == local_size and kv_offset + kv_length > chunk:
         raise ValueError(
-            f'attn_implementation="{NAME}" does not support chunked attention, and the input is longer than a chunk of '
+            f'attn_implementation="{NAME}" does not support chunked attention, but the input is longer than a chunk of '
             f"{chunk} tokens"
         )
     if attention_mask is None:
@@ -98,8 +99,8 @@ def lengths_of_mask(
     lengths = seen.sum(-1)
     if not torch.equal(seen, torch.arange(kv_length, device="cpu") < lengths[:, None]):
         raise ValueError(
-            f'attn_implementation="{NAME}" supports padding on the right only, and attention_mask has a 0 before a 1; '
-            'pad with padding_side="right", or leave padding out'
+            f'attn_implementation="{NAME}" supports padding on the right only, but attention_mask has a 0 before a 1; '
+            'pad with padding_side="right", or do not pad'
         )
     return None if seen.all() else lengths
 
@@ -118,9 +119,9 @@ def attention(
     s_aux: torch.Tensor | None = None,
     **others: object,
 ) -> tuple[torch.Tensor, None]:
-    """What AttentionInterface calls for each layer. query, key and value are [batch, heads, seq_len, head_dim].
+    """AttentionInterface calls this for each layer. query, key and value are [batch, heads, seq_len, head_dim].
 
-    Returns [batch, seq_len, heads, head_dim], and None for the weights, which exist only within the kernel.
+    Returns [batch, seq_len, heads, head_dim], and None in place of the weights, which exist only within the kernel.
     """
     asked = others | {"dropout": dropout or None}
     for name, remedy in _NOT_SUPPORTED.items():
@@ -133,8 +134,8 @@ def attention(
         )
     if attention_mask is not None and attention_mask.ndim != 1:
         raise ValueError(
-            f'attn_implementation="{NAME}" does not support a mask of shape {tuple(attention_mask.shape)}; give the '
-            "model a padding mask of shape [batch, seq_len], or none"
+            f'attn_implementation="{NAME}" does not support a mask of shape {tuple(attention_mask.shape)}; pass '
+            "a padding mask of shape [batch, seq_len] to the model, or none"
         )
     q_length, kv_length = query.shape[2], key.shape[2]
     causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
@@ -142,7 +143,7 @@ def attention(
     if sliding_window is not None and sliding_window < kv_length:
         window = (sliding_window - 1, -1 if causal else sliding_window - 1)
     lengths = None
-    if attention_mask is not None and (causal or window):  # queries are the last tokens, and padding is behind them
+    if attention_mask is not None and (causal or window):  # queries are the last tokens, and padding follows them
         lengths = (attention_mask - (kv_length - q_length)).clamp(min=0)
     out = forward(
         query.transpose(1, 2),

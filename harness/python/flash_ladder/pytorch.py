@@ -24,7 +24,7 @@ __all__ = ["forward"]
 # The arguments of flash_ladder.forward() except `out`, because an operator returns new tensors. Lengths and their sums
 # are tensors: if the graph contained their values, it would be compiled again for each batch. An operator always
 # returns the same number of tensors, so without return_lse the second one is empty. `kernel` has another name here,
-# because torch.compile's Inductor passes operators' arguments on beside a `kernel` of its own.
+# because torch.compile's Inductor passes an operator's arguments along with a `kernel` of its own.
 _SCHEMA = """(
     Tensor q, Tensor k, Tensor v, Tensor? scales=None, Tensor? alibi_slopes=None, Tensor? sinks=None,
     Tensor? lengths=None, Tensor? lengths_kv=None, Tensor? cu_seqlens_q=None, Tensor? cu_seqlens_k=None, *,
@@ -113,10 +113,10 @@ def forward(
     return_lse: bool = False,
     config: str | None = None,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-    """flash_ladder.forward(), which explains the arguments, through the operator; without `out`.
+    """Calls flash_ladder.forward(), which explains the arguments, through the operator. There is no `out`.
 
-    lengths and cu_seqlens_q, and those of k, may be tensors. If they are on a GPU, the call waits for it, because the
-    launch needs the numbers in host memory.
+    lengths, lengths_kv, cu_seqlens_q and cu_seqlens_k may be tensors. If they are on a GPU, the call waits for that
+    GPU, because the launch needs the numbers in host memory.
     """
     numbers = {
         name: given if given is None or isinstance(given, torch.Tensor) else torch.tensor(given, device="cpu")
