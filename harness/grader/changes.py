@@ -6,7 +6,8 @@ import re
 from assignment import Assignment
 from similarity import tokens
 
-# A function that is longer than this counts as rewritten; comparing two takes time in proportion to their product.
+# A function that is longer than this counts as rewritten, because comparing two takes time in proportion to the product
+# of their lengths.
 LONGEST = 1500
 
 
@@ -45,7 +46,7 @@ def difference(before: list[str], after: list[str]) -> int:
 
 
 def changed_tokens(starter: str, source: str) -> dict[str, int]:
-    """By kernel: the tokens that have changed in it, and in everything that all kernels may use."""
+    """For each kernel, the number of tokens that have changed in it and in the code that all kernels may use."""
     before, after = functions(starter), functions(source)
     kernels = re.findall(r"__global__\s+void\s+(\w+)", starter)
     shared = sum(

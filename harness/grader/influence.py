@@ -60,7 +60,7 @@ def disturbed(ptx: str, kind: str) -> str:
 
 
 def outputs(launch: Launch, answer: dict[str, Any]) -> list[float]:
-    """The elements of what the launch has written."""
+    """The elements that the launch has written."""
     if "problem" in launch.request:
         kinds = {"O": {"fp16": "f16", "bf16": "bf16"}[launch.request["problem"]["dtype"]]}
     else:
@@ -90,7 +90,7 @@ def influence(
         try:
             again = run_launches(machine, changed, [launches[i] for i in right])
         except NotGraded:
-            continue  # it waits for a value that never comes
+            continue  # the changed kernel waits for a value that never comes
         for i, answer in zip(right, again, strict=True):
             if answer["status"] == "ran":
                 moved = share_moved(outputs(launches[i], answers[i]), outputs(launches[i], answer))

@@ -277,7 +277,7 @@ def archived(archive: Path, folder: Path) -> dict[str, str]:
 
 def write_similar(grader: Grader, args: argparse.Namespace, results: list[dict[str, Any]], sources: dict[int, str],
                   archive: dict[str, str]) -> list[similarity.Pair]:  # fmt: skip
-    """Writes the list of similar files: of a class, the reference answer, and the archive."""
+    """Writes the list of similar files among the class, the reference answer and the archive."""
     reference = {} if grader.reference_source is None else {"the reference answer": grader.reference_source}
     names = [cell(name) for name in (*(result["file"] for result in results), *reference, *archive)]
     known = dict(enumerate((*reference.values(), *archive.values()), len(results)))

@@ -28,7 +28,7 @@ struct Words {
   std::string (*size)(std::string_view field);
   // The same for a field that only extensions solve: "kv_heads".
   std::string (*extension)(std::string_view field);
-  // How to do without a field that only extensions solve.
+  // What to do instead of using a field that only extensions solve.
   std::string (*without)(std::string_view field);
   // Given the caller's name of a size, the text before the advised value.
   std::string (*use_size)(const std::string& name);

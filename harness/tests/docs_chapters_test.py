@@ -65,7 +65,7 @@ def facts() -> Facts:
 
 @pytest.fixture
 def counted(facts: Facts) -> Facts:
-    """For tests of what the virtual GPU counted by line. cli_profiles_test.py checks whether recordings are current."""
+    """For tests of the virtual GPU's counts by line. cli_profiles_test.py checks whether recordings are current."""
     stale = [n for n in (1, 4, 5, 6, 7) if any("emulator" in file for file in facts.stale(n) + facts.missing(n))]
     if stale:
         pytest.skip(f"the recordings of {stale} are of other code, or not there")
@@ -184,7 +184,8 @@ def test_that_command_shows_the_counters(page: Path, facts: Facts) -> None:
 
 @pytest.mark.parametrize("page", CHAPTERS, ids=name)
 def test_the_planted_bug_of_a_chapter_is_planted(page: Path) -> None:
-    """It is in planted_faults.py, whose test says how it is caught, with the chapter's code and finding."""
+    """planted_faults.py contains the bug, with the code and the finding that the chapter names; its test shows how the
+    bug is caught."""
     text = page.read_text(encoding="utf-8")
     exercise = text[text.index("2. **A planted bug.**") : text.index("3. **Open.**")]
     told = [code or quoted for code, quoted in re.findall(r"`([^`]+)`|“([^”]+)”", exercise)]

@@ -298,7 +298,7 @@ def test_a_fault_of_the_grader_is_no_grade(grading: Grading) -> None:
 
 
 def broken_build(grading: Grading, **changes: str) -> Path:
-    """The build, with some of the facts about it changed."""
+    """A copy of the build in which some facts are changed."""
     build = grading.folder / "build"
     build.mkdir(exist_ok=True)
     known = json.loads((BUILD / "grader.json").read_text(encoding="utf-8")) | changes
@@ -789,7 +789,7 @@ def test_the_workflow_grades_what_is_pushed(tmp_path: Path) -> None:
     workflow.parent.mkdir(parents=True)
     recipe = (ROOT / "harness" / "grader" / "recipes" / "github_actions.yml").read_text()
     assert "COURSE: spring\n" in recipe
-    workflow.write_text(recipe.replace("COURSE: spring\n", "COURSE: practice\n"))  # whose answers everyone has
+    workflow.write_text(recipe.replace("COURSE: spring\n", "COURSE: practice\n"))  # a course whose answers are public
     given = assignment.read_assignment("swizzle", "practice")
 
     (mine / "swizzle.cu").write_text(given.starter())
@@ -916,7 +916,7 @@ def test_a_reference_answer_with_three_other_lines_is_found(name: str) -> None:
 
 
 def test_right_answers_of_different_people_are_not_alike() -> None:
-    """Answers to 06 that a student may come upon, all of them right for neighbouring rows."""
+    """Answers to 06 that a student may find; all of them are right for neighbouring rows."""
     given = assignment.read_assignment("swizzle", "practice")
     gap = "  return row * Traits::kHeadDim + col;\n"
     assert gap in given.starter()

@@ -563,7 +563,7 @@ def test_a_folder_is_named_as_the_harness_names_it(peers: ModuleType) -> None:
 
 
 def with_module(tmp_path: Path, name: str, text: str) -> subprocess.CompletedProcess[str]:
-    """The script itself, in a Python that finds only this module besides its own."""
+    """Runs the script itself, in a Python that finds no other module except its own."""
     (tmp_path / f"{name}.py").write_text(text, encoding="utf-8")
     run_it = f"import sys, runpy; sys.path[:0] = [{str(tmp_path)!r}, {str(SCRIPT.parent)!r}]; sys.argv = ['peers']; "
     command = [sys.executable, "-ISB", "-c", run_it + f"runpy.run_path({str(SCRIPT)!r}, run_name='__main__')"]

@@ -1,4 +1,4 @@
-"""Adapters for other implementations of attention, as far as they can be imported."""
+"""Adapters for those other implementations of attention that can be imported."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ class Clocks {
   }
   /// No epochs are left: accesses to global memory can no longer be ordered.
   bool out_of_epochs() const { return epochs_.size() >= kMaxEpochs; }
-  /// How many epochs end before this number: they happened before anything that knows all accesses below it.
+  /// The number of epochs that end before this access. They happened before anything that knows all earlier accesses.
   std::uint32_t epochs_below(AccessNumber number) const;
   /// All accesses in earlier epochs happened before whatever this warp does now; the second function is for accesses of
   /// the warp's own lanes.
@@ -154,7 +154,7 @@ class Clocks {
                              : engines_[static_cast<std::size_t>(warp - num_warps_)];
   }
   const Clock& clock_of(int warp, int lane) const;
-  // Epochs that begin later end above every number that is known now, so an answer stays right.
+  // Epochs that begin later end above every number that is known now, so an answer remains valid.
   std::uint32_t epochs_below(AccessNumber number, WarpClock::Asked& asked) const {
     if (asked.number != number) asked = {number, epochs_below(number)};
     return asked.epochs;

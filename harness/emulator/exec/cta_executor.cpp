@@ -22,7 +22,7 @@ constexpr int kIdleRounds = 1000;
 // The number is small, so that waiting costs little, but larger than the number of iterations between two waits in the
 // ladder's kernels, so that the order of their warps is determined by their mbarriers.
 constexpr int kLoopsPerSlot = 256;
-// For a warp that has been seen to wait for memory.
+// The same for a warp that was found waiting for memory.
 constexpr int kLoopsPerSlotOfStuck = 8;
 
 // A warp that waits without returning to an earlier state, because its loop contains a clock, a random number or a

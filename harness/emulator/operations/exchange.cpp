@@ -1,5 +1,5 @@
-// Operations of the lanes of a warp together: shuffles, votes, transposition. PTX ISA, "shfl.sync", "vote.sync",
-// "movmatrix" …
+// Operations that the lanes of a warp execute together: shuffles, votes, transposition. PTX ISA, "shfl.sync",
+// "vote.sync", "movmatrix" …
 #include <fmt/format.h>
 
 #include <algorithm>

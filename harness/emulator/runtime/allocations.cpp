@@ -1,4 +1,4 @@
-// Memory: its allocation, and what is known about it.
+// Allocates memory, and answers queries about it.
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>

@@ -43,7 +43,7 @@ void StreamOrder::add_stream(cudaStream_t stream, bool waits_for_legacy) {
   streams_[stream] = {.clock = {}, .waits_for_legacy = waits_for_legacy, .number = ++numbers_};
 }
 
-// Its work still has to be waited for.
+// The destroyed stream's work may still be in flight, and what waits for this stream must still wait for it.
 void StreamOrder::remove_stream(cudaStream_t stream) {
   const auto found = streams_.find(stream);
   if (found == streams_.end()) return;
