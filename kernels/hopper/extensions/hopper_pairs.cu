@@ -250,34 +250,45 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
         tma_load(tile_smem + row * kHeadDim, Q_map, row_of(q_tile) + row, head_of(q_tile), batch_of(q_tile), full);
       Q_next.advance();
     };
+    // The head of K and V that a query tile needs: found once per tile, because the divisions of each step would make the
+    // consumers wait.
+    struct Source {
+      int head, batch;
+    };
     const auto copy = [&](PipelineState<kStages>& next, Element* ring_smem, std::uint64_t* full, std::uint64_t* empty,
-                          const CUtensorMap& map, int q_tile, int kv_tile) {
+                          const CUtensorMap& map, const Source& source, int kv_tile) {
       const int stage = next.stage;
       wait(&empty[stage], next.parity);
       mbarrier_arrive_expect_tx(&full[stage], kKVSize * sizeof(Element));
-      tma_load(ring_smem + stage * kKVSize, map, kv_tile * kBlockKV, head_of(q_tile), batch_of(q_tile), &full[stage]);
+      tma_load(ring_smem + stage * kKVSize, map, kv_tile * kBlockKV, source.head, source.batch, &full[stage]);
       next.advance();
     };
-    const auto copy_K = [&](int q_tile, int kv_tile) { copy(K_next, K_smem, K_full, K_empty, K_map, q_tile, kv_tile); };
-    const auto copy_V = [&](int q_tile, int kv_tile) { copy(V_next, V_smem, V_full, V_empty, V_map, q_tile, kv_tile); };
+    const auto copy_K = [&](const Source& source, int kv_tile) {
+      copy(K_next, K_smem, K_full, K_empty, K_map, source, kv_tile);
+    };
+    const auto copy_V = [&](const Source& source, int kv_tile) {
+      copy(V_next, V_smem, V_full, V_empty, V_map, source, kv_tile);
+    };
     // V is copied one step after K, because it is used one step later. Visits begin with the last tile and advance by
     // kv_stride each time, wrapping round; the stride is coprime to the number of tiles, so each is visited once. If causal,
     // they begin with the first tile and go backwards from there.
-    int last_q_tile = -1, last_kv_tile = 0;
+    Source last_source{};
+    int last_kv_tile = -1;
     for (int q_tile = first_q_tile; q_tile < num_q_tiles; q_tile = next_of(q_tile)) {
       copy_Q(q_tile);
+      const Source source = {head_of(q_tile), batch_of(q_tile)};
       const int num_kv_tiles = kv_tiles_before(end_of(q_tile, kBlockQ - 1));
       const int stride = kCausal ? num_kv_tiles - 1 : kv_stride;
       int kv_tile = kCausal ? 0 : num_kv_tiles - 1;
       for (int step = 0; step < num_kv_tiles; ++step) {
-        copy_K(q_tile, kv_tile);
-        if (last_q_tile >= 0) copy_V(last_q_tile, last_kv_tile);
-        last_q_tile = q_tile;
+        copy_K(source, kv_tile);
+        if (last_kv_tile >= 0) copy_V(last_source, last_kv_tile);
+        last_source = source;
         last_kv_tile = kv_tile;
         kv_tile += kv_tile < num_kv_tiles - stride ? stride : stride - num_kv_tiles;
       }
     }
-    copy_V(last_q_tile, last_kv_tile);
+    copy_V(last_source, last_kv_tile);
     return;
   }
 
