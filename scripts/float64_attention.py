@@ -6,6 +6,8 @@ harness/worker/reference.h the one of the harness.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -25,12 +27,18 @@ def attention_and_lse(
     softcap: float = 0,
     alibi_slopes: np.ndarray | None = None,
     sinks: np.ndarray | None = None,
+    dropout_p: float = 0,
+    dropout_seed: int = 0,
+    dropout_offset: int = 0,
+    first_batch: int = 0,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """The same with the fields of extensions, and with the log-sum-exp [batch, heads, seq_len].
 
-    k and v may have fewer heads. A row that sees no key has an output of 0 and a log-sum-exp of -inf.
+    k and v may have fewer heads. A row that sees no key has an output of 0 and a log-sum-exp of -inf. For dropout,
+    `first_batch` is the number of the first batch entry, or that of a packed sequence.
     """
     scale = q.shape[-1] ** -0.5 if scale is None else scale
+    keep = round((1 - dropout_p) * 256)
     o = np.zeros(q.shape, np.float64)
     lse = np.full((q.shape[0], q.shape[2], q.shape[1]), -np.inf)
     # How far key j is to the right of the key that query i is aligned with.
@@ -56,6 +64,37 @@ def attention_and_lse(
         total = p.sum(axis=1, keepdims=True)
         if sinks is not None:
             total += np.exp(float(sinks[head]) - most)
+        if keep < 256:  # after the sum, which is that of all weights
+            head_in_all = (first_batch + b) * q.shape[2] + head
+            drawn = random_bytes(dropout_seed, dropout_offset, head_in_all, *distance.shape)
+            p *= (drawn[some] < keep) * (256 / keep)
         o[b, some, head] = p @ of_v / total
         lse[b, head, some] = (most + np.log(total))[:, 0]
     return o, lse
+
+
+def random_bytes(seed: int, offset: int, head: int, queries: int, keys: int) -> NDArray[np.uint64]:
+    """The random bytes [queries, keys] by which dropout decides (common/philox.h). `head` counts across the batch."""
+    blocks = -(-keys // 16)
+    counter = np.broadcast_arrays(
+        np.arange(blocks, dtype=np.uint64),
+        np.arange(queries, dtype=np.uint64)[:, None],
+        np.uint64(head),
+        np.uint64(offset),
+    )
+    words = np.stack(philox4x32_10(counter, seed), axis=-1)  # [queries, blocks, 4]
+    of_key = np.arange(keys)
+    word, byte = of_key % 8 // 2, of_key % 16 // 8 * 2 + of_key % 2
+    return (words[:, of_key // 16, word] >> np.uint64(8) * byte.astype(np.uint64)) & np.uint64(255)
+
+
+def philox4x32_10(counter: Sequence[NDArray[np.uint64]], key: int) -> list[NDArray[np.uint64]]:
+    """Four words, of 32 bits each, from the four of the counter: Salmon et al., SC 2011."""
+    a, b, c, d = counter
+    half, lower = np.uint64(32), np.uint64(0xFFFFFFFF)
+    for i in range(10):
+        low_key, high_key = (key + i * 0x9E3779B9) % 2**32, ((key >> 32) + i * 0xBB67AE85) % 2**32
+        of_a, of_c = np.uint64(0xD2511F53) * a, np.uint64(0xCD9E8D57) * c
+        a, b = (of_c >> half) ^ b ^ np.uint64(low_key), of_c & lower
+        c, d = (of_a >> half) ^ d ^ np.uint64(high_key), of_a & lower
+    return [a, b, c, d]

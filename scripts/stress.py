@@ -48,6 +48,7 @@ DATA = ("q-times-3", "q-times-6", "sink", "rising", "falling", "steps", "zeros",
 # What a version has to solve for a field, where the two have different names.
 SOLVED_AS = {"window_left": "window", "window_right": "window", "lengths_kv": "lengths"}
 SOLVED_AS |= {"softcap": "scores", "alibi": "scores", "sinks": "scores"}
+SOLVED_AS |= {"dropout_p": "dropout", "dropout_seed": "dropout", "dropout_offset": "dropout"}
 RANDOM_ON_GPU, RANDOM = 40, 6
 BEYOND_A_GRID = 70_000  # CUDA's limit is 65,535 in y and z
 # SMs of the virtual GPU: few enough that a CTA of 15 and 16 takes several query tiles, and that CTAs take different
@@ -215,6 +216,9 @@ def random_case(c: Configuration, seed: int) -> Case:
     for name in ("alibi", "sinks"):
         if draw.random() < 0.3:
             fields[name] = True
+    if "dropout" in c.solves and draw.random() < 0.5:  # only these versions, so that the others' problems remain
+        fields["dropout_p"] = draw.choice([0.1, 0.5, draw.random() * 0.99])
+        fields["dropout_seed"], fields["dropout_offset"] = draw.randrange(1 << 63), draw.randrange(1 << 32)
     if draw.random() < 0.5 and "packed" in c.solves:
         entries = draw.randint(1, 9)
         for name, size in (("lengths", queries), ("lengths_kv", keys)):

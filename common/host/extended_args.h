@@ -1,6 +1,8 @@
 // The arguments of a launch, for plain and for extended problems.
 #pragma once
 
+#include <cstdint>
+
 #include "attention.h"
 
 namespace flash_ladder {
@@ -32,6 +34,10 @@ struct ExtendedArgs : AttentionArgs {
   const float* alibi_slopes = nullptr;  // [heads], in device memory: S -= slope · |i + seq_len_kv - seq_len - j|
   // [heads], in device memory: exp(sink) is added to the sum of exp(S) of each row that sees a key, also in log_sum_exp.
   const float* sinks = nullptr;
+  // Dropout: of 256 weights, dropout_keep stay on average, and are multiplied by 256 / dropout_keep (common/philox.h).
+  int dropout_keep = 256;
+  std::uint64_t dropout_seed = 0;
+  std::uint32_t dropout_offset = 0;
 };
 
 }  // namespace flash_ladder

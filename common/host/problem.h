@@ -54,6 +54,13 @@ struct AttentionProblem {
   bool alibi = false;
   bool sinks = false;
 
+  // Dropout: each weight becomes 0 with probability dropout_p, and the others are divided by 1 - dropout_p, which both are
+  // rounded to multiples of 1/256. The sum l, and so the log-sum-exp, is that of all weights, as in FlashAttention. Which
+  // weights are dropped is a function of seed, offset, batch entry, head, query and key (common/philox.h).
+  double dropout_p = 0;
+  std::int64_t dropout_seed = 0;
+  std::int64_t dropout_offset = 0;  // below 2^32; another one gives another mask for the same seed
+
   bool operator==(const AttentionProblem&) const = default;
 };
 

@@ -63,6 +63,13 @@ inline constexpr std::tuple kFields{
                 "Subtracts a multiple of a key's distance from its score (ALiBi)", &Solves::scores},
     Field<bool>{"sinks", &AttentionProblem::sinks, "",
                 "One more score for each head, which takes weight and has no value", &Solves::scores},
+    Field<double>{"dropout_p", &AttentionProblem::dropout_p, "P",
+                  "Drops each weight with this probability, rounded to a multiple of 1/256 (0)", &Solves::dropout},
+    Field<std::int64_t>{"dropout_seed", &AttentionProblem::dropout_seed, "N",
+                        "Which weights are dropped is a function of this, and of their positions (0)", &Solves::dropout,
+                        /*least=*/0},
+    Field<std::int64_t>{"dropout_offset", &AttentionProblem::dropout_offset, "N", "Another mask for the same seed (0)",
+                        &Solves::dropout, /*least=*/0},
 };
 
 /// Calls visit(Field<Value>) for each field.

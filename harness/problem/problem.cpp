@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "philox.h"
 #include "problem/fields.h"
 
 namespace flash_ladder {
@@ -25,9 +26,9 @@ constexpr std::pair<const char*, Dtype> kDtypes[] = {
 // matters to in_plainest_form(), visible_keys() and launch_args().
 constexpr auto kMembers = [](const AttentionProblem& problem) {
   const auto& [batch, heads, seq_len, seq_len_kv, head_dim, dtype, causal, kv_heads, window_left, window_right, lengths,
-               lengths_kv, packed, softcap, alibi, sinks] = problem;
+               lengths_kv, packed, softcap, alibi, sinks, dropout_p, dropout_seed, dropout_offset] = problem;
   return std::tie(batch, heads, seq_len, seq_len_kv, head_dim, dtype, causal, kv_heads, window_left, window_right,
-                  lengths, lengths_kv, packed, softcap, alibi, sinks);
+                  lengths, lengths_kv, packed, softcap, alibi, sinks, dropout_p, dropout_seed, dropout_offset);
 };
 static_assert(std::tuple_size_v<decltype(kMembers(AttentionProblem{}))> == std::tuple_size_v<decltype(kFields)>,
               "harness/problem/fields.h describes every member of AttentionProblem");
@@ -281,6 +282,9 @@ ExtendedArgs launch_args(const AttentionProblem& problem, const Tensors& tensors
   args.softcap = static_cast<float>(problem.softcap);
   if (problem.alibi) args.alibi_slopes = tensors.alibi_slopes;
   if (problem.sinks) args.sinks = tensors.sinks;
+  args.dropout_keep = dropout_keep(problem.dropout_p);
+  args.dropout_seed = static_cast<std::uint64_t>(problem.dropout_seed);
+  args.dropout_offset = static_cast<std::uint32_t>(problem.dropout_offset);
   if (problem.packed) {
     for (Tensor* tensor : {&args.Q, &args.K, &args.V, &args.O}) tensor->batch_stride = 0;
     args.offsets = tensors.offsets;

@@ -153,6 +153,17 @@ std::optional<std::string> why_impossible(const AttentionProblem& problem, const
       (problem.softcap != 0 && static_cast<float>(problem.softcap) == 0))
     return fmt::format("{} {} is out of range; allowed: finite float32 numbers above 0, or 0 for no cap",
                        words.extension("softcap"), problem.softcap);
+  constexpr double kMostDropout = 255.0 / 256;  // so that 1 of 256 weights is kept
+  if (!(problem.dropout_p >= 0 && problem.dropout_p <= kMostDropout))
+    return fmt::format("{} {} is out of range; allowed: 0 to {}", words.extension("dropout_p"), problem.dropout_p,
+                       kMostDropout);
+  constexpr std::int64_t kMostOffset = std::numeric_limits<std::uint32_t>::max();
+  if (problem.dropout_seed < 0)
+    return fmt::format("{} {} is out of range; allowed: 0 and above", words.extension("dropout_seed"),
+                       problem.dropout_seed);
+  if (problem.dropout_offset < 0 || problem.dropout_offset > kMostOffset)
+    return fmt::format("{} {} is out of range; allowed: 0 to {}", words.extension("dropout_offset"),
+                       problem.dropout_offset, kMostOffset);
   return std::nullopt;
 }
 

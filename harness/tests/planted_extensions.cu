@@ -4,6 +4,7 @@
 #include <string>
 
 #include "convert.h"
+#include "philox.h"
 #include "registry.h"
 
 namespace flash_ladder::planted_extensions {
@@ -25,6 +26,8 @@ enum class Fault {
   caps_product,      // caps the product of Q and K instead of the score
   slopes_upwards,    // counts the distance of ALiBi from key i instead of the aligned one
   sink_without_log,  // the log-sum-exp lacks the sink
+  sums_kept,         // the sum of a row lacks the weights that dropout drops
+  same_mask,         // dropout has the same mask in all batch entries
 };
 
 // For a problem that is not plain: as in ExtendedArgs.
@@ -37,6 +40,9 @@ struct Extension {
   int total, total_kv;
   float softcap;
   const float *alibi_slopes, *sinks;
+  int keep;
+  std::uint64_t dropout_seed;
+  std::uint32_t dropout_offset;
 };
 
 // The rows of one batch entry.
@@ -115,8 +121,12 @@ __global__ void attention(AttentionArgs args, Extension extension) {
       const float new_max = fmaxf(row_max, score);
       const float rescale = exp2f(row_max - new_max), p = exp2f(score - new_max);
       row_max = new_max;
-      row_sum = row_sum * rescale + p;
-      for (int i = 0; i < kElements; ++i) output[i] = output[i] * rescale + p * to_float(V[32 * i]);
+      const int head_in_all = (kFault == Fault::same_mask ? 0 : batch * args.heads) + head;
+      const bool kept =
+          is_kept(extension.dropout_seed, extension.dropout_offset, head_in_all, row, key, extension.keep);
+      row_sum = row_sum * rescale + (kept || kFault != Fault::sums_kept ? p : 0);
+      for (int i = 0; i < kElements; ++i)
+        output[i] = output[i] * rescale + (kept ? 256.0f / extension.keep * p * to_float(V[32 * i]) : 0);
     }
     if (kFault == Fault::reads_neighbour && first_kv + num_keys < extension.total_kv)
       for (int i = 0; i < kElements; ++i)
@@ -143,9 +153,9 @@ template <typename Traits, Fault kFault>
 cudaError_t launch(const ExtendedArgs& args, cudaStream_t stream) {
   const dim3 grid((args.seq_len + Traits::kBlockQ - 1) / Traits::kBlockQ, args.heads, args.batch);
   attention<Traits, kFault><<<grid, 32 * Traits::kNumWarps, 0, stream>>>(
-      args,
-      {args.causal, args.kv_heads, args.window_left, args.window_right, args.lengths, args.lengths_kv, args.log_sum_exp,
-       args.offsets, args.offsets_kv, args.total, args.total_kv, args.softcap, args.alibi_slopes, args.sinks});
+      args, {args.causal, args.kv_heads, args.window_left, args.window_right, args.lengths, args.lengths_kv,
+             args.log_sum_exp, args.offsets, args.offsets_kv, args.total, args.total_kv, args.softcap,
+             args.alibi_slopes, args.sinks, args.dropout_keep, args.dropout_seed, args.dropout_offset});
   return cudaGetLastError();
 }
 
@@ -168,6 +178,7 @@ const Registration registrations[] = {
                                                                         .lengths = true,
                                                                         .packed = true,
                                                                         .scores = true,
+                                                                        .dropout = true,
                                                                         .log_sum_exp = true})),
     Registration(extension<Fault::upper_left>("kernels/extensions/upper_left.cu", kMasked)),
     Registration(extension<Fault::divides_by_0>("kernels/extensions/divides_by_0.cu", kMasked)),
@@ -188,6 +199,8 @@ const Registration registrations[] = {
     Registration(extension<Fault::slopes_upwards>("kernels/extensions/slopes_upwards.cu", {.scores = true})),
     Registration(extension<Fault::sink_without_log>("kernels/extensions/sink_without_log.cu",
                                                     {.scores = true, .log_sum_exp = true})),
+    Registration(extension<Fault::sums_kept>("kernels/extensions/sums_kept.cu", {.dropout = true})),
+    Registration(extension<Fault::same_mask>("kernels/extensions/same_mask.cu", {.dropout = true})),
 };
 
 }  // namespace flash_ladder::planted_extensions

@@ -40,6 +40,8 @@ def test_a_right_extension(seq_len: int, seq_len_kv: int, causal: bool, dtype: s
         {"heads": 4, "kv_heads": 2, "alibi": True, "causal": True},
         {"sinks": True, "window_left": 3, "window_right": 2},
         {"softcap": 2.0, "alibi": True, "sinks": True},
+        {"dropout_p": 0.5, "dropout_seed": 1 << 40, "dropout_offset": 4_000_000_000, "heads": 3, "batch": 2},
+        {"dropout_p": 0.1, "causal": True, "batch": 3, "packed": True, "lengths": [9, 0, 40], "lengths_kv": [40, 3, 7]},
         {"sinks": True, "alibi": True, "batch": 2, "packed": True, "lengths": [9, 40], "lengths_kv": [40, 7]},
         {
             "batch": 2,
@@ -75,6 +77,8 @@ def test_a_right_extension_of_each_field(fields: dict[str, object]) -> None:
         ("caps_product", ["a cap of large scores", "all changes"], "packed Q, K, V"),
         ("slopes_upwards", ["ALiBi (", "ALiBi, more queries than keys"], "a cap"),
         ("sink_without_log", ["sinks (", "all changes of the scores"], "a cap"),
+        ("sums_kept", ["dropout (", "dropout of nearly all weights"], "packed Q, K, V"),
+        ("same_mask", ["dropout ("], "packed Q, K, V"),
         ("no_log_of_blind", ["causal, rows that see no key"], "packed Q, K, V"),
     ],
 )

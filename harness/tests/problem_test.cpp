@@ -4,10 +4,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <set>
 
 #include "host/versions.h"
+#include "philox.h"
 #include "problem/distribution.h"
 
 namespace flash_ladder {
@@ -42,6 +45,9 @@ std::vector<AttentionProblem> each_field_changed() {
   add(&AttentionProblem::softcap, 2.5);
   add(&AttentionProblem::alibi, true);
   add(&AttentionProblem::sinks, true);
+  add(&AttentionProblem::dropout_p, 0.25);
+  add(&AttentionProblem::dropout_seed, 7);
+  add(&AttentionProblem::dropout_offset, 7);
   return problems;
 }
 
@@ -318,6 +324,77 @@ TEST(Problem, ALaunchOfPackedSequencesGetsWhereTheyBegin) {
   EXPECT_EQ(padded.offsets, nullptr);
   EXPECT_EQ(padded.lengths, offsets);
   EXPECT_EQ(padded.total, 0);
+}
+
+// Random123, tests/kat_vectors: "philox4x32 10", the counter, the key, and the expected words.
+TEST(Philox, HasThePublishedKnownAnswers) {
+  const struct {
+    PhiloxBlock counter;
+    std::uint64_t key;  // its first word is the lower half
+    PhiloxBlock expected;
+  } cases[] = {
+      {{0, 0, 0, 0}, 0, {0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}},
+      {{0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff},
+       0xffffffffffffffff,
+       {0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}},
+      {{0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344},
+       0x299f31d0a4093822,
+       {0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}},
+  };
+  for (const auto& [counter, key, expected] : cases) {
+    const auto [x, y, z, w] = philox4x32_10(counter, key);
+    EXPECT_THAT((std::array{x, y, z, w}), ElementsAre(expected.x, expected.y, expected.z, expected.w));
+  }
+}
+
+TEST(Philox, EveryKeyOfABlockHasAByteOfItsOwn) {
+  std::set<int> bytes;
+  for (int key = 0; key < kDropoutKeys; ++key) bytes.insert(dropout_byte(key));
+  EXPECT_EQ(bytes.size(), 16u);
+  EXPECT_EQ(*bytes.rbegin(), 15);
+  EXPECT_EQ(dropout_byte(16 + 9), dropout_byte(9)) << "the second block";
+  for (const int lane : {0, 1, 2, 3}) {  // the bytes of a word are the keys that a lane has
+    const int first = 2 * lane;
+    EXPECT_EQ(dropout_byte(first), 4 * lane);
+    EXPECT_EQ(dropout_byte(first + 1), 4 * lane + 1);
+    EXPECT_EQ(dropout_byte(first + 8), 4 * lane + 2);
+    EXPECT_EQ(dropout_byte(first + 9), 4 * lane + 3);
+  }
+}
+
+TEST(Philox, KeepsTheShareThatWasAskedFor) {
+  EXPECT_EQ(dropout_keep(0), 256);
+  EXPECT_EQ(dropout_keep(0.1), 230);
+  EXPECT_EQ(dropout_keep(0.5), 128);
+  EXPECT_EQ(dropout_keep(255.0 / 256), 1);
+  const int keep = 230, rows = 200, keys = 320;
+  int kept = 0;
+  for (int row = 0; row < rows; ++row)
+    for (int key = 0; key < keys; ++key) kept += is_kept(7, 0, 3, row, key, keep);
+  const double mean = rows * keys * keep / 256.0, deviation = std::sqrt(mean * (1 - keep / 256.0));
+  EXPECT_NEAR(kept, mean, 4 * deviation);
+  EXPECT_TRUE(is_kept(7, 0, 3, 0, 0, 256)) << "no byte reaches 256";
+  // Each coordinate of a position matters: about 8 of 16 decisions differ.
+  const auto mask = [](std::uint64_t seed, std::uint32_t offset, int head, int row) {
+    int bits = 0;
+    for (int key = 0; key < 16; ++key) bits |= is_kept(seed, offset, head, row, key, 128) << key;
+    return bits;
+  };
+  const std::set<int> masks{mask(7, 0, 3, 5), mask(8, 0, 3, 5), mask(7 + (1LL << 40), 0, 3, 5),
+                            mask(7, 1, 3, 5), mask(7, 0, 4, 5), mask(7, 0, 3, 6)};
+  EXPECT_EQ(masks.size(), 6u);
+}
+
+TEST(Problem, ALaunchWithDropoutGetsTheWeightsThatItKeeps) {
+  AttentionProblem problem{.heads = 1, .seq_len = 4, .seq_len_kv = 5};
+  EXPECT_EQ(launch_args(problem, {}, 0.5f, nullptr).dropout_keep, 256);
+  problem.dropout_p = 0.1;
+  problem.dropout_seed = 1LL << 40;
+  problem.dropout_offset = 0xffffffff;
+  const ExtendedArgs args = launch_args(problem, {}, 0.5f, nullptr);
+  EXPECT_EQ(args.dropout_keep, 230);
+  EXPECT_EQ(args.dropout_seed, 1ULL << 40);
+  EXPECT_EQ(args.dropout_offset, 0xffffffffu);
 }
 
 TEST(Problem, DecodingIsMeasuredInBytesOfKAndV) {

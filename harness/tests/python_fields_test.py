@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from float64_attention import attention_and_lse
+from float64_attention import attention_and_lse, philox4x32_10, random_bytes
 from kernel_files import kernel_files
 from python_package import ROOT
 
@@ -88,6 +88,8 @@ FIELDS: list[dict[str, Any]] = [
     {"alibi_slopes": SLOPES, "causal": True},
     {"sinks": SINKS},
     {"softcap": 2.0, "alibi_slopes": SLOPES, "sinks": SINKS, "window": (50, 7)},
+    {"dropout_p": 0.1, "dropout_seed": 1 << 40, "causal": True},
+    {"dropout_p": 0.6, "dropout_seed": 5, "dropout_offset": 4_000_000_000, "sinks": SINKS, "window": (50, 7)},
 ]
 
 
@@ -98,7 +100,7 @@ def test_fields(fl: ModuleType, fields: dict[str, Any]) -> None:
         assert_close(fl.forward(*arrays, **fields), attention_and_lse(*arrays, **fields)[0])
 
 
-@pytest.mark.parametrize("fields", [{}, {"causal": True}, *FIELDS[-2:]], ids=lambda fields: "_".join(fields) or "plain")
+@pytest.mark.parametrize("fields", [{}, {"causal": True}, *FIELDS[-4:]], ids=lambda fields: "_".join(fields) or "plain")
 def test_packed_sequences(fl: ModuleType, fields: dict[str, Any]) -> None:
     of_q, of_k = [0, 10, 10, 100], [0, 7, 70, 130]
     arrays = Q[0, :100], K[0, :130], V[0, :130]
@@ -111,9 +113,26 @@ def test_packed_sequences(fl: ModuleType, fields: dict[str, Any]) -> None:
     for i in range(3):
         rows, keys = slice(of_q[i], of_q[i + 1]), slice(of_k[i], of_k[i + 1])
         one = Q[:, rows], K[:, keys], V[:, keys]
-        expected, expected_lse = attention_and_lse(*one, **fields)
+        expected, expected_lse = attention_and_lse(*one, **fields, first_batch=i)
         assert_close(out[rows], expected[0])
         assert_close(lse[:, rows], expected_lse[0])
+
+
+def test_dropout_drops_by_position(fl: ModuleType) -> None:
+    """NumPy has its own Philox, so this also compares the two. V is the identity, so that `out` shows the mask."""
+    assert philox4x32_10([np.uint64(0)] * 4, 0) == [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]
+    zeros, one_hot = np.zeros_like(Q[:, :40]), np.zeros((1, 128, 4, 128), np.float16)
+    one_hot[0, range(128), :, range(128)] = 1
+    arguments = {"dropout_p": 0.5, "dropout_seed": 3}
+    arrays = zeros, np.zeros_like(one_hot), one_hot
+    assert fl.which(*arrays, **arguments) == "dropout"
+    out, lse = fl.forward(*arrays, **arguments, return_lse=True)
+    for head in range(4):
+        kept = random_bytes(3, 0, head, 40, 128) < 128
+        assert np.array_equal(out[0, :, head], kept / 64)
+    assert_close(lse, np.full(lse.shape, np.log(128)))
+    assert np.array_equal(fl.forward(*arrays, dropout_p=0.0, dropout_seed=3), np.full_like(out, 1 / 128))
+    assert not np.array_equal(fl.forward(*arrays, **arguments, dropout_offset=1), out)
 
 
 def test_lse_of_a_kernel_that_does_not_write_it(fl: ModuleType) -> None:
@@ -128,6 +147,10 @@ PACKED = {"q": Q[0], "k": K[0], "v": V[0]}
 REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "softcap below 0": ({"softcap": -1}, ValueError, "softcap -1 is out of range; allowed: "),
     "softcap type": ({"softcap": True}, TypeError, "softcap is True; allowed: "),
+    "dropout of all": ({"dropout_p": 1.0}, ValueError, "dropout_p 1 is out of range; allowed: 0 to 0.99609375"),
+    "dropout type": ({"dropout_p": "0.1"}, TypeError, "dropout_p is '0.1'; allowed: "),
+    "seed": ({"dropout_seed": -1}, ValueError, "dropout_seed is -1; allowed: "),
+    "seed type": ({"dropout_seed": 1.5}, TypeError, "dropout_seed is 1.5; allowed: "),
     "slopes dtype": ({"alibi_slopes": np.ones(4)}, TypeError, "alibi_slopes has dtype float64"),
     "sinks shape": ({"sinks": SINKS[:3]}, ValueError, "sinks has shape (3)"),
     "sinks strides": ({"sinks": np.repeat(SINKS, 2)[::2]}, ValueError, "sinks has strides (2)"),

@@ -105,6 +105,33 @@ TEST(CheckSets, PackedSequencesAndScoresAreChecked) {
   EXPECT_GE(count([&](const AttentionProblem& p) { return packed(p) && p.window_left != kNoWindow; }), 2);
 }
 
+TEST(CheckSets, DropoutIsCheckedWithTheOtherFields) {
+  Version version = version_of_plain_problems();
+  const Configuration& configuration = version.configurations[0];
+  const auto count = [&](const std::function<bool(const AttentionProblem&)>& uses) {
+    const auto sets = check_sets(version, configuration, kRequested, {});
+    for (const CheckSet& set : sets) EXPECT_EQ(why_unsupported(version, configuration, set.problem), std::nullopt);
+    return std::ranges::count_if(sets,
+                                 [&](const CheckSet& set) { return set.problem.dropout_p > 0 && uses(set.problem); });
+  };
+  EXPECT_EQ(count([](const AttentionProblem&) { return true; }), 0);
+  version.solves = {.dropout = true};
+  EXPECT_GE(count([](const AttentionProblem& p) { return !p.causal; }), 4);
+  version.solves = {.causal = true,
+                    .any_length = true,
+                    .kv_heads = true,
+                    .window = true,
+                    .lengths = true,
+                    .packed = true,
+                    .scores = true,
+                    .dropout = true};
+  EXPECT_GE(count([](const AttentionProblem& p) { return p.causal; }), 5);
+  EXPECT_GE(count([](const AttentionProblem& p) { return p.packed; }), 2);
+  EXPECT_GE(count([](const AttentionProblem& p) { return p.kv_heads != 0; }), 1);
+  EXPECT_GE(count([](const AttentionProblem& p) { return p.sinks; }), 1);
+  EXPECT_GE(count([](const AttentionProblem& p) { return !p.lengths.empty() && !p.packed; }), 1);
+}
+
 TEST(CheckSets, AWindowHasEitherSideOrBothAndRowsThatSeeNoKey) {
   Version version = version_of_plain_problems();
   const Configuration& configuration = version.configurations[0];

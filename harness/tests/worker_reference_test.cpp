@@ -8,6 +8,7 @@
 #include <limits>
 #include <numeric>
 
+#include "philox.h"
 #include "problem/problem.h"
 #include "worker/reference.h"
 #include "worker/reference_cache.h"
@@ -219,6 +220,28 @@ TEST(Reference, ChangesOfTheScoresByHand) {
   EXPECT_NEAR(capped.exact_log_sum_exp[0], std::log(1 + 2 * std::exp(2.0)), 1e-12);
 }
 
+// Four keys of weight 1/4, of which the mask drops some; V is the power of two of the key. The mask is that of the second head.
+TEST(Reference, DropoutByHand) {
+  AttentionProblem problem{.batch = 1, .heads = 2, .seq_len = 1, .seq_len_kv = 4, .head_dim = 1};
+  problem.dropout_p = 0.5;
+  problem.dropout_seed = 11;
+  const Inputs inputs = inputs_from(problem, [](int tensor, auto, auto, std::int64_t row, auto) {
+    return tensor == 2 ? static_cast<float>(1 << row) : 0.0f;
+  });
+  double expected = 0;
+  int kept = 0;
+  for (int key = 0; key < 4; ++key)
+    if (is_kept(11, 0, 1, 0, key, 128)) {
+      expected += (1 << key) / 4.0 * 2;
+      ++kept;
+    }
+  ASSERT_TRUE(kept > 0 && kept < 4) << "another seed";
+  const AttendedRows rows = attend_rows(inputs, 0, 1, std::vector<std::int64_t>{0});
+  EXPECT_NEAR(rows.exact[0], expected, 1e-6);
+  EXPECT_NEAR(rows.base[0], expected, 1e-6);
+  EXPECT_NEAR(rows.exact_log_sum_exp[0], std::log(4.0), 1e-6) << "of all weights";
+}
+
 TEST(Reference, ScoresBeyondTheRangeOfExpDoNotOverflow) {
   const AttentionProblem problem{.batch = 1, .heads = 1, .seq_len = 1, .seq_len_kv = 2, .head_dim = 2};
   const float values[3][2][2] = {{{100, 0}, {}}, {{100, 0}, {-100, 0}}, {{1, 2}, {3, 4}}};  // scores of ±7071
@@ -232,7 +255,8 @@ TEST(Reference, ScoresBeyondTheRangeOfExpDoNotOverflow) {
 // Attention implemented literally, in double.
 std::vector<double> naive_attention(const Inputs& inputs) {
   const auto& [batch_size, heads, max_seq_len, max_seq_len_kv, head_dim, dtype, causal, kv_heads, window_left,
-               window_right, lengths, lengths_kv, packed, softcap, alibi, sinks] = inputs.problem;
+               window_right, lengths, lengths_kv, packed, softcap, alibi, sinks, dropout_p, dropout_seed,
+               dropout_offset] = inputs.problem;
   std::vector<double> O;
   for (std::int64_t batch = 0; batch < batch_size; ++batch)
     for (std::int64_t head = 0; head < heads; ++head)
@@ -259,6 +283,9 @@ std::vector<double> naive_attention(const Inputs& inputs) {
         }
         double sum = std::accumulate(P.begin(), P.end(), 0.0);
         if (sinks && sum > 0) sum += std::exp(double{inputs.sinks[head]});
+        const int keep = dropout_keep(dropout_p);
+        for (std::int64_t key = 0; key < seq_len_kv && keep < 256; ++key)
+          P[key] *= is_kept(dropout_seed, dropout_offset, batch * heads + head, query, key, keep) ? 256.0 / keep : 0;
         for (std::int64_t d = 0; d < head_dim; ++d) {
           double weighted = 0;
           for (std::int64_t key = 0; key < seq_len_kv; ++key)
@@ -303,6 +330,8 @@ TEST(Reference, AgreesWithThreeNestedLoops) {
     problem.packed = which / 2 % 2 == 1;
     if (which >= 4) problem.softcap = which < 8 ? 0 : 1.5;
     problem.alibi = problem.sinks = which % 8 >= 4;
+    if (which % 4 < 2) problem.dropout_p = 0.3;
+    problem.dropout_seed = which;
     const Inputs inputs = make_inputs(problem, Distribution::offset_mean, Packing::separate, 3);
     EXPECT_LT(largest_difference(make_reference(inputs, every_row(problem)).output, naive_attention(inputs)), 1e-6);
   }

@@ -136,27 +136,41 @@ TEST(Support, AFieldThatAVersionDoesNotSolveIsRefusedByName) {
 
 TEST(Support, EachFieldIsRefusedByItsNameAndTakenWhereItIsSolved) {
   AttentionProblem grouped = kProblem, left = kProblem, right = kProblem, capped = kProblem, alibi = kProblem,
-                   sinks = kProblem, lengths = kProblem, lengths_kv = kProblem;
+                   sinks = kProblem, dropout = kProblem, lengths = kProblem, lengths_kv = kProblem;
   grouped.kv_heads = 1;
   left.window_left = right.window_right = 64;
   capped.softcap = 50;
   alibi.alibi = sinks.sinks = true;
+  dropout.dropout_p = 0.1;
   lengths.lengths = {256, 17};
   lengths_kv.lengths_kv = {0, 192};
   const struct {
     const AttentionProblem& problem;
     const char* field;
     bool Solves::* member;
-  } fields[] = {{grouped, "--kv-heads", &Solves::kv_heads}, {left, "--window-left", &Solves::window},
-                {right, "--window-right", &Solves::window}, {capped, "--softcap", &Solves::scores},
-                {alibi, "--alibi", &Solves::scores},        {sinks, "--sinks", &Solves::scores},
-                {lengths, "--lengths", &Solves::lengths},   {lengths_kv, "--lengths-kv", &Solves::lengths}};
+  } fields[] = {{grouped, "--kv-heads", &Solves::kv_heads},    {left, "--window-left", &Solves::window},
+                {right, "--window-right", &Solves::window},    {capped, "--softcap", &Solves::scores},
+                {alibi, "--alibi", &Solves::scores},           {sinks, "--sinks", &Solves::scores},
+                {dropout, "--dropout-p", &Solves::dropout},    {lengths, "--lengths", &Solves::lengths},
+                {lengths_kv, "--lengths-kv", &Solves::lengths}};
   for (const auto& [problem, field, member] : fields) {
     EXPECT_THAT(unsupported(problem), AllOf(StartsWith(std::string(field) + " "), HasSubstr("06_swizzle")));
     Version version = make_version();
     version.solves.*member = true;
     EXPECT_EQ(why_unsupported(version, version.configurations[0], problem), std::nullopt) << field;
   }
+}
+
+TEST(Support, DropoutKeepsSomeWeights) {
+  AttentionProblem dropout = kProblem;
+  dropout.dropout_p = 1;
+  EXPECT_EQ(why_impossible(dropout), "--dropout-p 1 is out of range; allowed: 0 to 0.99609375");
+  dropout.dropout_p = -0.1;
+  EXPECT_THAT(why_impossible(dropout).value_or(""), StartsWith("--dropout-p -0.1 is out of range"));
+  dropout.dropout_p = 255.0 / 256;
+  EXPECT_EQ(why_impossible(dropout), std::nullopt);
+  dropout.dropout_offset = 1LL << 32;
+  EXPECT_EQ(why_impossible(dropout), "--dropout-offset 4294967296 is out of range; allowed: 0 to 4294967295");
 }
 
 TEST(Support, PackedSequencesNeedTheirLengthsAndNoWholeTiles) {

@@ -338,6 +338,56 @@ void add_scores(Sets& sets, const Solves& solves, const Configuration& configura
   }
 }
 
+// Dropout with several probabilities, and with what changes a weight's position: heads, batch entries, lengths and sequences.
+void add_dropout(Sets& sets, const Solves& solves, const Configuration& configuration) {
+  const auto with_dropout = [](AttentionProblem problem, double p, std::int64_t seed, std::int64_t offset = 0) {
+    problem.dropout_p = p;
+    problem.dropout_seed = seed;
+    problem.dropout_offset = offset;
+    return problem;
+  };
+  // Seeds of more than 32 bits, and offsets with the uppermost of theirs.
+  constexpr std::int64_t kSeed = 0x123456789abcdef, kOffset = 0xfedcba98;
+  const AttentionProblem small = small_problem(configuration);
+  add_masked_too(sets, solves, "dropout", with_dropout(small, 0.1, kSeed));
+  add_masked_too(sets, solves, "dropout of nearly all weights", with_dropout(small, 0.97, 1, kOffset));
+  sets.push_back({.name = "dropout of few weights", .problem = with_dropout(small, 1.0 / 256, 2)});
+  sets.push_back({.name = "dropout of rows whose maximum changes often",
+                  .problem = with_dropout(small, 0.5, 3),
+                  .distribution = Distribution::large_logit});
+  if (solves.any_length) {
+    AttentionProblem other = square_problem(configuration);
+    other.seq_len = 2 * configuration.block_q + 1;
+    other.seq_len_kv = configuration.block_kv + 3;
+    add_masked_too(sets, solves, "dropout, and odd lengths", with_dropout(other, 0.5, kSeed, kOffset));
+  }
+  if (solves.kv_heads) {
+    AttentionProblem other = small;
+    other.heads = 6;
+    other.kv_heads = 2;
+    add_masked_too(sets, solves, "dropout, and grouped heads", with_dropout(other, 0.5, 4));
+  }
+  if (solves.lengths) {
+    AttentionProblem other = square_problem(configuration);
+    other.batch = 4;
+    other.lengths = other.lengths_kv = {other.seq_len, other.seq_len - 1, 1, 0};
+    add_masked_too(sets, solves, "dropout, and sequences of several lengths", with_dropout(other, 0.5, 5));
+  }
+  if (solves.scores && solves.window) {
+    AttentionProblem other = square_problem(configuration);
+    other.softcap = 5;
+    other.alibi = other.sinks = true;
+    other.window_left = configuration.block_kv / 2;
+    other.window_right = 3;
+    add_masked_too(sets, solves, "dropout, a window, and all changes of the scores", with_dropout(other, 0.25, 6));
+  }
+  if (solves.packed)
+    add_masked_too(sets, solves, "dropout, and packed sequences",
+                   with_dropout(packed_problem(configuration, {3, configuration.block_q + 1, 0, 20},
+                                               {9, configuration.block_kv + 1, 4, 1}),
+                                0.5, kSeed, kOffset));
+}
+
 // The other fields of a problem, alone and with the causal mask.
 void add_other_fields(Sets& sets, const Solves& solves, const Configuration& configuration) {
   if (solves.kv_heads) {
@@ -366,6 +416,7 @@ void add_other_fields(Sets& sets, const Solves& solves, const Configuration& con
   }
   if (solves.packed) add_packed(sets, solves, configuration);
   if (solves.scores) add_scores(sets, solves, configuration);
+  if (solves.dropout) add_dropout(sets, solves, configuration);
 }
 
 // One query of each head, and as many as the version solves, against caches of 0, 1 and numbers of keys around whole tiles, and

@@ -6,6 +6,7 @@
 #include <numeric>
 #include <stdexcept>
 
+#include "philox.h"
 #include "problem/problem.h"
 #include "worker/row_times_matrix.h"
 
@@ -64,6 +65,15 @@ struct Attention {
     std::fill(P + visible.end, P + keys, 0);
     log_sum_exp = sees_a_key ? max + std::log(l) : -std::numeric_limits<T>::infinity();
     return std::accumulate(P, P + keys, of_sink);
+  }
+  // Sets the weights of the row that dropout drops to 0: those of query `query` of `head`, counted across all batch entries.
+  void drop(std::int64_t row, const KeyRange& visible, const AttentionProblem& problem, std::int64_t head,
+            std::int64_t query) {
+    const int keep = dropout_keep(problem.dropout_p);
+    for (std::int64_t key = visible.begin; key < visible.end; ++key)
+      if (!is_kept(static_cast<std::uint64_t>(problem.dropout_seed), static_cast<std::uint32_t>(problem.dropout_offset),
+                   static_cast<int>(head), static_cast<int>(query), static_cast<int>(key), keep))
+        S[row * keys + key] = 0;
   }
   // O[row] += P[row][first_key …] · V.
   void add_output(std::int64_t row, std::int64_t first_key) {
@@ -140,6 +150,7 @@ AttendedRows attend_rows(const Inputs& inputs, std::int64_t batch, std::int64_t 
                       .exact_log_sum_exp = std::vector<double>(num_rows),
                       .base_log_sum_exp = std::vector<float>(num_rows)};
   const float* sink = inputs.problem.sinks ? &inputs.sinks[head] : nullptr;
+  const int keep = dropout_keep(inputs.problem.dropout_p);
   std::vector<double> exact_sum(num_rows);
   std::vector<float> base_sum(num_rows);
   for (std::int64_t r = 0; r < num_rows; ++r) {
@@ -149,9 +160,13 @@ AttendedRows attend_rows(const Inputs& inputs, std::int64_t batch, std::int64_t 
     base_sum[r] =
         base.softmax(r, visible, sink, result.base_log_sum_exp[r], ScoreChange<float>(inputs, batch, head, rows[r]),
                      [&](float P) { return round_P(dtype, P, rows[r]); });
+    if (keep < 256) {
+      exact.drop(r, visible, inputs.problem, batch * inputs.problem.heads + head, rows[r]);
+      base.drop(r, visible, inputs.problem, batch * inputs.problem.heads + head, rows[r]);
+    }
   }
 
-  // O = P V divided by the sum; 0 if the row sees no key, and the sum is 0.
+  // O = P V divided by the sum of all P, and by the probability that a weight is kept; 0 if the row sees no key, and the sum is 0.
   for (std::int64_t first_key = 0; first_key < num_keys; first_key += kKeys) {
     for (std::int64_t key = 0; key < std::min(kKeys, num_keys - first_key); ++key) {
       float* V = &base.V[key * padded_dim];
@@ -166,8 +181,8 @@ AttendedRows attend_rows(const Inputs& inputs, std::int64_t batch, std::int64_t 
   for (std::int64_t r = 0; r < num_rows; ++r)
     for (std::int64_t d = 0; d < head_dim; ++d) {
       const bool sees_a_key = exact_sum[r] > 0;  // the largest has P = 1
-      result.exact[r * head_dim + d] = sees_a_key ? exact.O[r * padded_dim + d] / exact_sum[r] : 0.0;
-      const float quotient = sees_a_key ? base.O[r * padded_dim + d] / base_sum[r] : 0.0f;
+      result.exact[r * head_dim + d] = sees_a_key ? exact.O[r * padded_dim + d] / exact_sum[r] * (256.0 / keep) : 0.0;
+      const float quotient = sees_a_key ? base.O[r * padded_dim + d] / base_sum[r] * (256.0f / keep) : 0.0f;
       result.base[r * head_dim + d] = element_to_float(dtype, element_from_float(dtype, quotient));
     }
   return result;

@@ -169,14 +169,15 @@ void add_verdict(Result& result, const CheckSet& set, const Verdict& verdict) {
   result.tile_map = verdict.tile_map;
 }
 
-// The field for which --debug and diagnoses have no probes: they compute scores as Q K^T times the scale, and take every batch entry to
-// have rows of its own. nullptr: the problem has none.
+// The field for which --debug and diagnoses have no probes: they compute scores as Q K^T times the scale, keep all weights, and take
+// every batch entry to have rows of its own. nullptr: the problem has none.
 const char* field_without_probes(const AttentionProblem& problem) {
-  return problem.packed         ? "packed"
-         : problem.softcap != 0 ? "softcap"
-         : problem.alibi        ? "alibi"
-         : problem.sinks        ? "sinks"
-                                : nullptr;
+  return problem.packed          ? "packed"
+         : problem.softcap != 0  ? "softcap"
+         : problem.alibi         ? "alibi"
+         : problem.sinks         ? "sinks"
+         : problem.dropout_p > 0 ? "dropout_p"
+                                 : nullptr;
 }
 
 Tiling tiling_of(const Configuration& configuration) {

@@ -213,17 +213,18 @@ std::vector<AttentionProblem> standard_problems(const Version& version) {
     problems.push_back(packed_standard_problem());
     problems.back().causal = version.solves.causal;
   }
+  const auto add_change = [&](const std::function<void(AttentionProblem&)>& change) {
+    add_all(Shapes::few, [&](AttentionProblem& problem) {
+      problem.causal = version.solves.causal;
+      change(problem);
+    });
+  };
   if (version.solves.scores) {
-    const auto add_change = [&](const std::function<void(AttentionProblem&)>& change) {
-      add_all(Shapes::few, [&](AttentionProblem& problem) {
-        problem.causal = version.solves.causal;
-        change(problem);
-      });
-    };
     add_change([](AttentionProblem& problem) { problem.softcap = 50; });  // Gemma 2's
     add_change([](AttentionProblem& problem) { problem.alibi = true; });
     add_change([](AttentionProblem& problem) { problem.sinks = true; });
   }
+  if (version.solves.dropout) add_change([](AttentionProblem& problem) { problem.dropout_p = 0.1; });
   return problems;
 }
 
@@ -268,6 +269,7 @@ std::vector<AttentionProblem> emulator_problems(const Version& version, const Co
     problem.softcap = 50;
     problem.alibi = problem.sinks = true;
   }
+  if (version.solves.dropout) add(kSeqLen, kSeqLen).dropout_p = 0.1;
   return problems;
 }
 

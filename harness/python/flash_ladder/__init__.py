@@ -146,6 +146,9 @@ def forward(
     softcap: float | None = None,
     alibi_slopes: Array | None = None,
     sinks: Array | None = None,
+    dropout_p: float = 0.0,
+    dropout_seed: int = 0,
+    dropout_offset: int = 0,
     lengths: Sequence[int] | None = None,
     lengths_kv: Sequence[int] | None = None,
     cu_seqlens_q: Sequence[int] | None = None,
@@ -182,6 +185,10 @@ def forward(
     softcap        a score S becomes softcap · tanh(S / softcap)
     alibi_slopes   float32 [heads of q]: slope · |i + k.shape[1] - q.shape[1] - j| is subtracted from the score of key j
     sinks          float32 [heads of q]: one additional score for each row, which takes weight but has no value
+    dropout_p      each weight is dropped with this probability, rounded to a multiple of 1/256, and the others are
+                   divided by 1 minus this multiple; lse is that of all weights
+    dropout_seed   which weights are dropped is a function of seed, offset, batch entry (or number of the packed
+    dropout_offset sequence), head, query and key: common/philox.h. Seeds are below 2^63, offsets below 2^32
     lengths        for each batch entry, the number of rows of q in use; the others are padding, and become 0 in out
     lengths_kv     the same for k and v; None is the value of lengths. Both replace shape[1] in the masks
     cu_seqlens_q   packed sequences, as in flash_attn_varlen_func: q, k and v have shape [total, heads, head_dim], and
@@ -204,7 +211,7 @@ def forward(
     a kernel's workspace does not fit; FindingError for a mistake that the virtual GPU finds; RuntimeError for a GPU
     that is too old, and for a CUDA error.
     """
-    asked = _asked(causal, window, softcap, lengths, lengths_kv)
+    asked = _asked(causal, window, softcap, lengths, lengths_kv) | _dropout(dropout_p, dropout_seed, dropout_offset)
     packed = _packed(lengths, lengths_kv, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
     optional = {"out": out, "scales": scales, "alibi_slopes": alibi_slopes, "sinks": sinks}
     return cast(
@@ -227,6 +234,9 @@ def forward_timed(
     softcap: float | None = None,
     alibi_slopes: Array | None = None,
     sinks: Array | None = None,
+    dropout_p: float = 0.0,
+    dropout_seed: int = 0,
+    dropout_offset: int = 0,
     lengths: Sequence[int] | None = None,
     lengths_kv: Sequence[int] | None = None,
     cu_seqlens_q: Sequence[int] | None = None,
@@ -245,7 +255,7 @@ def forward_timed(
 
     Raises what forward() raises, and RuntimeError on the virtual GPU, which has no clock.
     """
-    asked = _asked(causal, window, softcap, lengths, lengths_kv)
+    asked = _asked(causal, window, softcap, lengths, lengths_kv) | _dropout(dropout_p, dropout_seed, dropout_offset)
     packed = _packed(lengths, lengths_kv, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
     optional = {"out": out, "scales": scales, "alibi_slopes": alibi_slopes, "sinks": sinks}
     answer = _call(q, k, v, kernel, optional, softmax_scale, asked, packed, return_lse, config, timed=True)
@@ -266,6 +276,9 @@ def which(
     softcap: float | None = None,
     alibi_slopes: Array | None = None,
     sinks: Array | None = None,
+    dropout_p: float = 0.0,
+    dropout_seed: int = 0,
+    dropout_offset: int = 0,
     lengths: Sequence[int] | None = None,
     lengths_kv: Sequence[int] | None = None,
     cu_seqlens_q: Sequence[int] | None = None,
@@ -279,7 +292,7 @@ def which(
 
     Raises what forward() raises for an invalid argument, and for a problem that no version solves.
     """
-    asked = _asked(causal, window, softcap, lengths, lengths_kv)
+    asked = _asked(causal, window, softcap, lengths, lengths_kv) | _dropout(dropout_p, dropout_seed, dropout_offset)
     packed = _packed(lengths, lengths_kv, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
     optional = {"out": out, "scales": scales, "alibi_slopes": alibi_slopes, "sinks": sinks}
     return _call(q, k, v, kernel, optional, softmax_scale, asked, packed, return_lse, config, only_chooses=True).kernel
@@ -306,6 +319,18 @@ def _asked(
     if keys is not None:
         asked["lengths_kv"] = _lengths("lengths_kv", keys)
     return asked
+
+
+def _dropout(p: float, seed: int, offset: int) -> dict[str, object]:
+    """The fields of dropout; none if no weight is to be dropped."""
+    if isinstance(p, bool) or not isinstance(p, (int, float)):
+        raise TypeError(f"dropout_p is {p!r}; allowed: numbers from 0 to {255 / 256}")
+    for name, number in (("dropout_seed", seed), ("dropout_offset", offset)):
+        if isinstance(number, bool) or not isinstance(number, int):
+            raise TypeError(f"{name} is {number!r}; allowed: integers")
+        if not 0 <= number < 1 << 63:
+            raise ValueError(f"{name} is {number}; allowed: 0 to 2^63 - 1")
+    return {"dropout_p": float(p), "dropout_seed": seed, "dropout_offset": offset} if p != 0 else {}
 
 
 def _packed(

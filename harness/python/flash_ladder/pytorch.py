@@ -29,7 +29,8 @@ _SCHEMA = """(
     Tensor q, Tensor k, Tensor v, Tensor? scales=None, Tensor? alibi_slopes=None, Tensor? sinks=None,
     Tensor? lengths=None, Tensor? lengths_kv=None, Tensor? cu_seqlens_q=None, Tensor? cu_seqlens_k=None, *,
     str? kernel_name=None, float? softmax_scale=None, bool causal=False, SymInt[]? window=None, float? softcap=None,
-    SymInt? max_seqlen_q=None, SymInt? max_seqlen_k=None, bool return_lse=False, str? config=None
+    float dropout_p=0.0, int dropout_seed=0, int dropout_offset=0, SymInt? max_seqlen_q=None,
+    SymInt? max_seqlen_k=None, bool return_lse=False, str? config=None
 ) -> (Tensor, Tensor)"""
 
 _PER_SEQUENCE = ("lengths", "lengths_kv", "cu_seqlens_q", "cu_seqlens_k")
@@ -104,6 +105,9 @@ def forward(
     softcap: float | None = None,
     alibi_slopes: torch.Tensor | None = None,
     sinks: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    dropout_seed: int = 0,
+    dropout_offset: int = 0,
     lengths: Numbers | None = None,
     lengths_kv: Numbers | None = None,
     cu_seqlens_q: Numbers | None = None,
@@ -134,6 +138,9 @@ def forward(
         softcap=softcap,
         alibi_slopes=alibi_slopes,
         sinks=sinks,
+        dropout_p=dropout_p,
+        dropout_seed=dropout_seed,
+        dropout_offset=dropout_offset,
         max_seqlen_q=max_seqlen_q,
         max_seqlen_k=max_seqlen_k,
         return_lse=return_lse,
