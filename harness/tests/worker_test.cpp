@@ -119,7 +119,7 @@ TEST(Support, HeadDimAndDtypeAreThoseOfTheConfiguration) {
 TEST(Support, AFieldThatAVersionDoesNotSolveIsRefusedByName) {
   AttentionProblem causal = kProblem;
   causal.causal = true;
-  EXPECT_EQ(unsupported(causal), "--causal is not supported by 06_swizzle; no version supports it yet: leave it out");
+  EXPECT_THAT(unsupported(causal), StartsWith("--causal is not supported by 06_swizzle; "));
   Version version = make_version();
   version.solves.causal = true;
   EXPECT_EQ(why_unsupported(version, version.configurations[0], causal), std::nullopt);
@@ -176,15 +176,15 @@ TEST(Support, DropoutKeepsSomeWeights) {
 TEST(Support, PackedSequencesNeedTheirLengthsAndNoWholeTiles) {
   AttentionProblem packed = kProblem;
   packed.packed = true;
-  EXPECT_EQ(why_impossible(packed), "--packed needs --lengths: the length of each sequence");
+  EXPECT_THAT(why_impossible(packed).value_or(""), StartsWith("--packed needs --lengths: "));
   packed.lengths = {0, 0};
-  EXPECT_THAT(why_impossible(packed).value_or(""), HasSubstr("the sum of --lengths is 0; allowed: 1 to"));
+  EXPECT_THAT(why_impossible(packed).value_or(""), HasSubstr("sum of --lengths is 0"));
   packed.lengths = {17, 200};
-  EXPECT_EQ(why_impossible(packed), "--packed needs --lengths-kv: the length of each sequence");
+  EXPECT_THAT(why_impossible(packed).value_or(""), StartsWith("--packed needs --lengths-kv: "));
   packed.lengths_kv = {5, 190};
   packed.seq_len = 200;
   packed.seq_len_kv = 190;
-  EXPECT_EQ(unsupported(packed), "--packed is not supported by 06_swizzle; no version supports it yet: leave it out");
+  EXPECT_THAT(unsupported(packed), StartsWith("--packed is not supported by 06_swizzle; "));
   Version version = make_version();
   version.solves.packed = true;
   EXPECT_EQ(why_unsupported(version, version.configurations[0], packed), std::nullopt);
@@ -198,15 +198,14 @@ TEST(Support, FieldsThatNoVersionCanSolveAreRefused) {
     problem.*field = value;
     return why_impossible(problem).value_or("");
   };
-  EXPECT_EQ(why(&AttentionProblem::kv_heads, 2),
-            "--kv-heads 2 does not divide heads 3: every head of K and V serves equally many heads of Q; choose a "
-            "divisor");
+  EXPECT_THAT(why(&AttentionProblem::kv_heads, 2), StartsWith("--kv-heads 2 does not divide heads 3: "));
   EXPECT_THAT(why(&AttentionProblem::kv_heads, 6), AllOf(StartsWith("--kv-heads 6 "), HasSubstr("heads 3")));
   EXPECT_THAT(why(&AttentionProblem::kv_heads, -1), AllOf(StartsWith("--kv-heads -1 "), HasSubstr("heads 3")));
-  EXPECT_EQ(why(&AttentionProblem::window_left, -2), "--window-left -2 is out of range; allowed: 0 to 2147483647");
+  EXPECT_THAT(why(&AttentionProblem::window_left, -2),
+              AllOf(StartsWith("--window-left -2 "), EndsWith(" 0 to 2147483647")));
   EXPECT_THAT(why(&AttentionProblem::window_right, -2), StartsWith("--window-right -2 "));
-  EXPECT_EQ(why(&AttentionProblem::lengths, std::vector<std::int64_t>{1}),
-            "--lengths has 1 number, and batch is 2; give one for every batch entry");
+  EXPECT_THAT(why(&AttentionProblem::lengths, std::vector<std::int64_t>{1}),
+              StartsWith("--lengths has 1 number, and batch is 2; "));
   EXPECT_THAT(why(&AttentionProblem::lengths, std::vector<std::int64_t>{1, 257}),
               AllOf(StartsWith("--lengths 257 "), EndsWith("0 to seq-len 256")));
   EXPECT_THAT(why(&AttentionProblem::lengths_kv, std::vector<std::int64_t>{-1, 0}),
