@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "host/backward.h"
 #include "host/versions.h"
 
 namespace flash_ladder {
@@ -81,11 +82,15 @@ Version version_of_file(std::string_view path) {
     version.source = file;
     for (const auto& [its_folder, track] :
          {std::pair{std::string_view(""), Track::ladder}, std::pair{std::string_view("hopper/"), Track::hopper},
+          std::pair{std::string_view("backward/"), Track::backward},
+          std::pair{std::string_view("backward/hopper/"), Track::backward},
           std::pair{std::string_view("decoding/"), Track::decoding}}) {
       const std::string letter = series(track);
       if (folder != its_folder || !stem.starts_with(letter) || !is_numbered(stem.substr(letter.size()))) continue;
       const std::string_view numbered = stem.substr(letter.size());
       version.track = track;
+      if (track == Track::backward) version.kind = ProblemKind::backward;
+      if (track == Track::decoding) version.kind = ProblemKind::decoding;
       version.number = 10 * (numbered[0] - '0') + numbered[1] - '0';
       version.name = numbered.substr(3);
       return version;
@@ -99,11 +104,11 @@ Version version_of_file(std::string_view path) {
   throw std::invalid_argument(
       "'" + std::string(path) +
       "' is not the path of a kernel; allowed: kernels/NN_name.cu, kernels/hopper/NN_name.cu, "
-      "kernels/decoding/DNN_name.cu, kernels/extensions/name.cu, kernels/hopper/extensions/name.cu, with small letters, "
-      "digits and _ in the name");
+      "kernels/backward/BNN_name.cu, kernels/backward/hopper/BNN_name.cu, kernels/decoding/DNN_name.cu, "
+      "kernels/extensions/name.cu, kernels/hopper/extensions/name.cu, with small letters, digits and _ in the name");
 }
 
-std::string series(Track track) { return track == Track::decoding ? "D" : ""; }
+std::string series(Track track) { return track == Track::backward ? "B" : track == Track::decoding ? "D" : ""; }
 
 bool in_one_series(const Version& a, const Version& b) {
   return !a.is_extension() && !b.is_extension() && series(a.track) == series(b.track);
@@ -133,13 +138,11 @@ void announce(Version version) {
   all.insert(std::upper_bound(all.begin(), all.end(), version, comes_before), std::move(version));
 }
 
-Registration::Registration(Description description) {
-  Version version = version_of_file(description.source);
-  version.extends = description.extends;
-  version.architecture = description.architecture;
-  version.most_queries = description.most_queries;
-  version.solves = description.solves;
-  for (const BasicConfiguration<const char*>& configuration : description.configurations)
+namespace {
+
+// Adds a version, or completes it if it was announced.
+void add(Version version, const std::vector<BasicConfiguration<const char*>>& configurations) {
+  for (const BasicConfiguration<const char*>& configuration : configurations)
     version.configurations.push_back(kept(configuration));
   version.is_registered = true;
   Version* const announced = with_id(kernel_id(version));
@@ -147,6 +150,26 @@ Registration::Registration(Description description) {
     *announced = std::move(version);
   else
     announce(std::move(version));
+}
+
+}  // namespace
+
+Registration::Registration(Description description) {
+  Version version = version_of_file(description.source);
+  version.extends = description.extends;
+  version.architecture = description.architecture;
+  version.most_queries = description.most_queries;
+  version.solves = description.solves;
+  add(std::move(version), description.configurations);
+}
+
+BackwardRegistration::BackwardRegistration(BackwardDescription description) {
+  Version version = version_of_file(description.source);
+  version.kind = ProblemKind::backward;
+  version.architecture = description.architecture;
+  version.deterministic = description.deterministic;
+  version.solves = description.solves;
+  add(std::move(version), description.configurations);
 }
 
 }  // namespace flash_ladder

@@ -22,7 +22,12 @@ class KernelFile:
     @property
     def number(self) -> int | None:
         """Its place on the ladder and the Hopper track. None: an extension, or a version of another track."""
-        return None if Path(self.file).parent.name in ("extensions", "decoding") else number_of(self.stem)
+        is_other = self.is_backward or Path(self.file).parent.name in ("extensions", "decoding")
+        return None if is_other else number_of(self.stem)
+
+    @property
+    def is_backward(self) -> bool:
+        return self.file.startswith("kernels/backward/")
 
     @property
     def is_decoding(self) -> bool:
@@ -30,8 +35,9 @@ class KernelFile:
 
     @property
     def kernel(self) -> str:
-        """Its name for --kernel and in JSON: "06", "D01", "causal"."""
-        return self.stem if self.number is None and not self.is_decoding else self.stem.split("_")[0]
+        """Its name for --kernel and in JSON: "06", "B01", "D01", "causal"."""
+        is_numbered = self.number is not None or self.is_backward or self.is_decoding
+        return self.stem.split("_")[0] if is_numbered else self.stem
 
     @property
     def name(self) -> str:
@@ -44,9 +50,10 @@ class KernelFile:
 
 
 def kernel_files(root: Path) -> list[KernelFile]:
-    """All kernels of a source tree: in order of number, then those for decoding, then the extensions by name."""
-    patterns = ("[0-9][0-9]_*.cu", "hopper/[0-9][0-9]_*.cu", "decoding/D[0-9][0-9]_*.cu")
+    """All kernels of a source tree: in order of number, then gradients, decoding, and the extensions by name."""
+    patterns = ("[0-9][0-9]_*.cu", "hopper/[0-9][0-9]_*.cu", "backward/B[0-9][0-9]_*.cu")
+    patterns += ("backward/hopper/B[0-9][0-9]_*.cu", "decoding/D[0-9][0-9]_*.cu")
     patterns += ("extensions/*.cu", "hopper/extensions/*.cu")
     found = [path for pattern in patterns for path in (root / "kernels").glob(pattern)]
     files = [KernelFile(path.relative_to(root).as_posix()) for path in found]
-    return sorted(files, key=lambda one: (one.number is None, one.number or 0, not one.is_decoding, one.stem))
+    return sorted(files, key=lambda one: (one.number is None, one.number or 0, one.kernel == one.stem, one.stem))

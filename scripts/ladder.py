@@ -30,9 +30,9 @@ def number_of(name: str) -> int | None:
 
 
 def is_fast(name: str) -> bool:
-    """Whether a version uses the tensor cores, as from 04 on. Timing the others would take most of the time."""
+    """Whether a version uses the tensor cores, as from 04 and B03 on. Timing the others would take most of the time."""
     number = number_of(name)
-    return number is None or number >= 4
+    return name[:3] not in ("B01", "B02") and (number is None or number >= 4)
 
 
 def device_slug(name: str) -> str:

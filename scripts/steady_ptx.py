@@ -35,7 +35,7 @@ def ptx_commands(build: Path) -> dict[str, str]:
     listed = subprocess.run(command, capture_output=True, text=True, check=False)
     commands = {}
     for line in listed.stdout.splitlines():
-        if source := re.search(r" -c \S+/kernels/(?:extensions/|decoding/)?(\w+)\.cu ", line):
+        if source := re.search(r" -c \S+/kernels/(?:extensions/|backward/|decoding/)?(\w+)\.cu ", line):
             line = re.sub(r"^\S+/compile_kernel\.sh \S+ ", "", line)
             line = re.sub(r"--generate-code=\S+ ", "", line).replace(" -c ", " -ptx -arch=compute_80 ")
             commands[source[1]] = line

@@ -592,6 +592,23 @@ def decoding_cell(device: Device, kernel: str, kv_heads: int) -> str:
     return f"{max(found):,.0f}" if found else "not recorded"
 
 
+def backward_cell(device: Device, kernel: str) -> str:
+    """TFLOP/s of a version of the backward track, in fp16, by `harness --record`."""
+    stem = next((one.stem for one in kernel_files(ROOT) if one.kernel == kernel), kernel)
+    path = ROOT / "profiles" / device.folder / f"{stem}.json"
+    if not path.exists():
+        return "not recorded"
+    results = json.loads(path.read_text(encoding="utf-8"))["results"]
+    found = [
+        one["tflops"]
+        for one in results
+        if (one["problem"]["seq_len"], one["problem"]["seq_len_kv"]) == (SHAPE.seq_len, SHAPE.seq_len)
+        and one["problem"]["dtype"] == "fp16"
+        and not one["problem"].get("causal")
+    ]
+    return three_digits(max(found)) if found else "not recorded"
+
+
 def step_cell(device: Device, number: int, seq_len: int) -> str:
     """The gain over the version before."""
     shape = next((shape for shape in device.shapes() if shape.seq_len == seq_len), None)
@@ -667,6 +684,7 @@ def fill_ladder_log(text: str, device: Device, others: list[Device]) -> str:
         r"tflops (\d\d)": lambda number: ladder_log_cell(device, int(number)),
         r"verdict (\d\d)": lambda number: verdict_cell(device, int(number)),
         r"tflops ([a-z]\w*) of (\w+)": lambda name, base: extension_cell(device, name, base),
+        r"tflops (B\d\d)": lambda kernel: backward_cell(device, kernel),
         r"kv_gb_per_s (D\d\d) (\d+)": lambda kernel, kv_heads: decoding_cell(device, kernel, int(kv_heads)),
         r"step (\d\d) (\d+)": lambda number, seq_len: step_cell(device, int(number), int(seq_len)),
         r"rule seq_len": lambda: str(SHAPE.seq_len),

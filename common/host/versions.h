@@ -26,22 +26,32 @@ static_assert(std::size(kSolves) == sizeof(Solves), "every member of Solves is i
 enum class Track {
   ladder,     // kernels/NN_name.cu
   hopper,     // kernels/hopper/NN_name.cu
+  backward,   // kernels/backward/BNN_name.cu, kernels/backward/hopper/BNN_name.cu
   decoding,   // kernels/decoding/DNN_name.cu
   extension,  // kernels/extensions/name.cu, kernels/hopper/extensions/name.cu
+};
+
+/// What a version computes. harness/problem/kind.h describes each kind.
+enum class ProblemKind {
+  forward,   // O
+  backward,  // dQ, dK and dV: launched with BackwardArgs (host/backward.h)
+  decoding,  // O, for few queries and many keys
 };
 
 /// One rung of the ladder, or an extension of one.
 struct Version {
   // From the path of its file.
   Track track = Track::ladder;
-  int number = 0;      // 6, and 1 for D01; 0: an extension has none
+  int number = 0;      // 6, and 1 for B01 and D01; 0: an extension has none
   std::string name;    // "swizzle"
   std::string source;  // from the root of the project: "kernels/06_swizzle.cu"
+  ProblemKind kind = ProblemKind::forward;
   // The rest of its Description. Until its code registers it, there are no configurations, and the other fields are what the
   // program that announced it knows.
   std::string extends = "";
   Architecture architecture = Architecture::sm_80;
   int most_queries = 0;
+  bool deterministic = true;  // whether repeated launches agree bit for bit: only a backward version may do otherwise
   Solves solves = {};
   std::vector<Configuration> configurations;
   bool is_registered = false;
@@ -49,13 +59,13 @@ struct Version {
   bool is_extension() const { return track == Track::extension; }
 };
 
-/// What precedes the numbers of a track: "D" for decoding, and nothing for the ladder and the Hopper track, which share one
+/// What precedes the numbers of a track: "B" for backward, "D" for decoding, and nothing for the ladder and the Hopper track, which share one
 /// series of numbers.
 std::string series(Track track);
 /// Whether the numbers of both versions are in one series. False for extensions, which have none.
 bool in_one_series(const Version& a, const Version& b);
 
-/// Its name in --kernel, JSON and requests: "06", "D01", "causal".
+/// Its name in --kernel, JSON and requests: "06", "B01", "D01", "causal".
 std::string kernel_id(const Version& version);
 /// The name of its file, and of its profiles: "06_swizzle", "causal".
 std::string label(const Version& version);

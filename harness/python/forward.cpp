@@ -12,6 +12,7 @@
 
 #include "problem/fields.h"
 #include "problem/format_bytes.h"
+#include "problem/kind.h"
 #include "rules/support.h"
 #include "rules/version_name.h"
 #include "worker/cuda_check.h"
@@ -261,8 +262,8 @@ const Version& fastest_version(const AttentionProblem& problem, bool log_sum_exp
     return std::tuple(version.architecture == Architecture::sm_90a, -num_solved(version), depth(version));
   };
   for (const Version& version : versions())
-    if (version.is_extension() && !why_not_on_device(version, device) && solves(version) &&
-        (!without_tma || version.architecture == Architecture::sm_80) &&
+    if (version.is_extension() && version.kind != ProblemKind::backward && !why_not_on_device(version, device) &&
+        solves(version) && (!without_tma || version.architecture == Architecture::sm_80) &&
         (best == nullptr || rank(*best) < rank(version)))
       best = &version;
   if (best != nullptr) return *best;
@@ -281,7 +282,7 @@ const Version& version_of(std::string_view kernel, const DeviceInfo* device) {
   };
   const Version* newest = nullptr;
   for (const Version& version : versions())
-    if (!version.is_extension() && version.most_queries == 0 && runs(version)) newest = &version;
+    if (!version.is_extension() && version.kind == ProblemKind::forward && runs(version)) newest = &version;
   if (kernel.empty() && newest != nullptr) return *newest;
   try {
     return select_version(std::string(kernel));
@@ -315,6 +316,9 @@ Answer forward(const Call& call, const Arrays& arrays, Place place, const std::a
   const Version& version = call.kernel.empty()
                                ? fastest_version(problem, log_sum_exp, device, goes_back(arrays).has_value())
                                : version_of(call.kernel, &device);
+  if (version.kind == ProblemKind::backward)
+    throw UsageError(fmt::format("kernel: {} computes {}, not O; leave kernel out, or use another version",
+                                 label(version), kind_of(version).outputs));
   const Configuration& configuration = configuration_of(version, problem, call.config, device);
   refuse_if(why_unsupported(version, configuration, problem, kArguments));
   refuse_if(why_no_log_sum_exp(version, log_sum_exp));

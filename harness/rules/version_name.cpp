@@ -41,10 +41,12 @@ std::optional<TypedNumber> parse_number(const std::string& text) {
   TypedNumber typed;
   const std::size_t first = std::min(text.find_first_not_of(' '), text.size());
   const char *begin = text.data() + first, *end = text.data() + text.find_last_not_of(' ') + 1;
-  if (begin < end && (*begin == 'D' || *begin == 'd')) {
-    typed.series = series(Track::decoding);
-    ++begin;
-  }
+  for (const Track track : {Track::backward, Track::decoding})
+    if (const char letter = series(track)[0];
+        typed.series.empty() && begin < end && (*begin == letter || *begin == letter - 'A' + 'a')) {
+      typed.series = letter;
+      ++begin;
+    }
   const auto [stop, error] = std::from_chars(begin, std::max(begin, end), typed.number);
   if (error != std::errc{} || stop != end || typed.number < 0) return std::nullopt;
   return typed;

@@ -1,5 +1,5 @@
-// Ways to name a version: 7, 07, 07_ldmatrix, ldmatrix or kernels/07_ldmatrix.cu; in the same way D1, D01 and so on; an
-// extension by its name alone.
+// Ways to name a version: 7, 07, 07_ldmatrix, ldmatrix or kernels/07_ldmatrix.cu; in the same way B1, D1, D01 and so on; an
+// extension by its name alone. A name that versions of several tracks have is the ladder's: mma is 04, and B03 needs its number.
 #pragma once
 
 #include <optional>

@@ -973,6 +973,7 @@ def test_every_kernel_has_its_idea_in_a_table_and_its_row_in_the_log(kernel: Ker
         row = f"\n| [{kernel.label}]({kernel.file}) | "
     else:
         heading = "The decoding track" if kernel.is_decoding else "Extensions"
+        heading = "The backward track" if kernel.is_backward else heading
         table = (ROOT / "docs" / "results.md").read_text().split(f"\n## {heading}\n")[1].split("\n## ")[0]
         row = f"\n| {kernel.label} | "
     assert row in table, "CONTRIBUTING.md says where a new version is entered"
@@ -981,6 +982,8 @@ def test_every_kernel_has_its_idea_in_a_table_and_its_row_in_the_log(kernel: Ker
     assert len(rows) == 1, f"docs/ladder_log.md has {len(rows)} rows of {kernel.label}; CONTRIBUTING.md shows the one"
     if kernel.number:
         marks = [f"<!-- {mark} {kernel.kernel} -->" for mark in ("predicted", "tflops", "verdict")]
+    elif kernel.is_backward:
+        marks = [f"<!-- tflops {kernel.kernel} -->"]
     elif kernel.is_decoding:
         marks = [f"<!-- kv_gb_per_s {kernel.kernel} {kv_heads} -->" for kv_heads in (8, 32)]
     else:
@@ -991,7 +994,7 @@ def test_every_kernel_has_its_idea_in_a_table_and_its_row_in_the_log(kernel: Ker
 
 @pytest.mark.parametrize(
     "kernel",
-    [kernel for kernel in kernel_files(ROOT) if kernel.number or kernel.is_decoding],
+    [kernel for kernel in kernel_files(ROOT) if kernel.number or kernel.is_backward or kernel.is_decoding],
     ids=lambda one: one.stem,
 )
 def test_every_version_is_counted_on_the_virtual_gpu(kernel: KernelFile) -> None:

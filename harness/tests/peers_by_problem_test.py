@@ -40,7 +40,7 @@ def version(name: str, extends: str | None, *solves: str, hopper: bool = False, 
         "code_hash": HASH,
         "extends": extends,
         "architecture": "sm_90a" if hopper else "sm_80",
-        "most_queries": 0,
+        "kind": "forward",
         "solves": {field: field in solves for field in fields},
         "configurations": [{"name": "64x64", "dtype": "fp16", "head_dim": 128}],
     } | changes
@@ -49,7 +49,7 @@ def version(name: str, extends: str | None, *solves: str, hopper: bool = False, 
 VERSIONS = {
     "16_overlapped_softmax": version("16_overlapped_softmax", None),
     "28_key_order": version("28_key_order", None, "any_length", hopper=True),
-    "D01_one_query": version("D01_one_query", None, "kv_heads", most_queries=8),
+    "D01_one_query": version("D01_one_query", None, "kv_heads", kind="decoding"),
     "causal": version("causal", "16", "causal"),
     "fp8": version(
         "fp8", "28", "causal", hopper=True, configurations=[{"name": "x", "dtype": "e4m3", "head_dim": 128}]

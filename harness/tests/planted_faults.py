@@ -41,6 +41,8 @@ class Fault:
     @property
     def file(self) -> str:
         """The kernel's file, relative to kernels/ and without its suffix."""
+        if self.is_backward:
+            return f"backward/{self.kernel}"
         if self.is_decoding:
             return f"decoding/{self.kernel}"
         on_hopper = self.kernel.startswith("hopper_") if self.is_extension else self.kernel >= "17"
@@ -49,7 +51,11 @@ class Fault:
     @property
     def is_extension(self) -> bool:
         """It is called by a name."""
-        return not self.kernel[0].isdigit() and not self.is_decoding
+        return not self.kernel[0].isdigit() and not (self.is_backward or self.is_decoding)
+
+    @property
+    def is_backward(self) -> bool:
+        return re.match(r"B\d\d_", self.kernel) is not None
 
     @property
     def is_decoding(self) -> bool:
@@ -2134,6 +2140,57 @@ FAULTS += [
         "A side without a limit",
         "is_causal ? flash_attention<Traits, Mask::causal, true>",
         "true ? flash_attention<Traits, Mask::causal, true>",
+    ),
+    Fault(
+        "D is never computed",
+        "B01_naive",
+        "dQ = dS K",
+        "  row_sums<Traits><<<",
+        "  if (false) row_sums<Traits><<<",
+        "uninitialised_read",
+        "dS = P ∘ (dP - D). + 1",
+    ),
+    Fault(
+        "L is not subtracted",
+        "B01_naive",
+        "P = exp(S - L).",
+        "score * args.softmax_scale - L_gmem[query]",
+        "score * args.softmax_scale - 0 * L_gmem[query]",
+    ),
+    Fault(
+        "D is not subtracted",
+        "B01_naive",
+        "dS = P ∘ (dP - D).",
+        "p * (dP - D_gmem[query])",
+        "p * (dP - 0 * D_gmem[query])",
+    ),
+    Fault(
+        "dP takes the rows of K",
+        "B01_naive",
+        "dP = dO Vᵀ",
+        "args.V.row<Element>",
+        "args.K.row<Element>",
+    ),
+    Fault(
+        "dO has the strides of O",
+        "B01_naive",
+        "dV = Pᵀ dO and dK = dSᵀ Q",
+        "[query * gradients.dO.row_stride]",
+        "[query * args.O.row_stride]",
+    ),
+    Fault(
+        "dK is a product with P",
+        "B01_naive",
+        "dV = Pᵀ dO and dK = dSᵀ Q",
+        "row_of_dS<Element>(args, batch, head, 0) + key",
+        "row_of_P<Element>(args, batch, head, 0) + key",
+    ),
+    Fault(
+        "dQ is not scaled",
+        "B01_naive",
+        "dQ = dS K",
+        "from_float<Element>(dQ * args.softmax_scale)",
+        "from_float<Element>(dQ)",
     ),
     Fault(
         "keys beyond the last one are not masked",

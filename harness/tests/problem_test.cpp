@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "host/backward.h"
 #include "host/versions.h"
 #include "philox.h"
 #include "problem/distribution.h"
@@ -436,6 +437,15 @@ TEST(Registration, NumberNameAndTrackAreThoseOfThePath) {
   EXPECT_EQ(title(decoding), "D01 · one_query");
   EXPECT_EQ(code_namespace(decoding), "vD01");
 
+  const Version backward = version_of_file("kernels/backward/B01_naive.cu");
+  EXPECT_EQ(backward.track, Track::backward);
+  EXPECT_EQ(backward.kind, ProblemKind::backward);
+  EXPECT_EQ(backward.number, 1);
+  EXPECT_EQ(label(backward), "B01_naive");
+  EXPECT_EQ(kernel_id(backward), "B01");
+  EXPECT_EQ(code_namespace(backward), "vB01");
+  EXPECT_EQ(version_of_file("kernels/backward/hopper/B09_wgmma.cu").track, Track::backward);
+
   const Version extension = version_of_file("../kernels/extensions/any_length.cu");
   EXPECT_EQ(extension.track, Track::extension);
   EXPECT_EQ(label(extension), "any_length");
@@ -455,6 +465,7 @@ TEST(Registration, OtherPathsAreRefusedWithTheFormsThatAreAllowed) {
         "kernels/06_Swizzle.cu", "kernels/06_swizzle.cpp", "kernels/extensions/06_swizzle.cu",
         "kernels/hopper/wgmma.cu", "kernels/hopper/extensions/17_wgmma.cu", "kernels/other/06_swizzle.cu",
         "kernels/decoding/01_one_query.cu", "kernels/D01_one_query.cu", "kernels/decoding/D1_one_query.cu",
+        "kernels/backward/01_naive.cu", "kernels/B01_naive.cu", "kernels/decoding/B01_naive.cu",
         "my_kernels/06_swizzle.cu", ""}) {
     SCOPED_TRACE(path);
     try {
@@ -462,8 +473,8 @@ TEST(Registration, OtherPathsAreRefusedWithTheFormsThatAreAllowed) {
       FAIL();
     } catch (const std::invalid_argument& error) {
       EXPECT_THAT(error.what(),
-                  HasSubstr("allowed: kernels/NN_name.cu, kernels/hopper/NN_name.cu, kernels/decoding/DNN_name.cu, "
-                            "kernels/extensions/"));
+                  HasSubstr("allowed: kernels/NN_name.cu, kernels/hopper/NN_name.cu, kernels/backward/BNN_name.cu, "
+                            "kernels/backward/hopper/BNN_name.cu, kernels/decoding/DNN_name.cu, kernels/extensions/"));
     }
   }
 }
@@ -478,14 +489,22 @@ const Registration registrations[] = {
         {.source = "kernels/extensions/causal.cu", .extends = "02", .solves = {.causal = true}, .configurations = {}}),
 };
 
+const BackwardRegistration backward_registration({.source = "kernels/backward/B02_fused.cu",
+                                                  .deterministic = false,
+                                                  .configurations = {}});
+
 TEST(Registration, VersionsAreInOrderOfNumberAndExtensionsComeLast) {
   std::vector<std::string> labels;
   for (const Version& version : versions()) labels.push_back(label(version));
-  EXPECT_THAT(labels, ElementsAre("02_second", "17_wgmma", "D01_one_query", "causal", "window"));
+  EXPECT_THAT(labels, ElementsAre("02_second", "17_wgmma", "B02_fused", "D01_one_query", "causal", "window"));
   EXPECT_EQ(versions()[1].architecture, Architecture::sm_90a);
-  EXPECT_EQ(versions()[2].most_queries, 8);
-  EXPECT_TRUE(versions()[3].solves.causal);
-  EXPECT_EQ(versions()[3].extends, "02");
+  EXPECT_FALSE(versions()[2].deterministic);
+  EXPECT_EQ(versions()[2].kind, ProblemKind::backward);
+  EXPECT_EQ(versions()[3].most_queries, 8);
+  EXPECT_TRUE(versions()[3].deterministic);
+  EXPECT_EQ(versions()[3].kind, ProblemKind::decoding);
+  EXPECT_TRUE(versions()[4].solves.causal);
+  EXPECT_EQ(versions()[4].extends, "02");
 }
 
 TEST(Registration, ANumberIsGivenOnce) {

@@ -16,7 +16,7 @@ from float64_attention import attention_and_lse, philox4x32_10, random_bytes
 from kernel_files import kernel_files
 from python_package import ROOT
 
-KERNELS = kernel_files(ROOT)
+KERNELS = [kernel for kernel in kernel_files(ROOT) if not kernel.is_backward]  # forward() refuses those
 NEWEST = [kernel.stem for kernel in KERNELS if kernel.number][-1]
 NEWEST_ANYWHERE = [kernel.stem for kernel in KERNELS if kernel.number and "/hopper/" not in kernel.file][-1]
 OF_HOPPER = {kernel.stem for kernel in KERNELS if "/hopper/" in kernel.file}

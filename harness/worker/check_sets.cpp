@@ -451,6 +451,16 @@ void add_decoding(Sets& sets, const Version& version, const Configuration& confi
   sets.push_back({.name = "one query, long caches", .problem = long_cache, .distribution = Distribution::ramp});
 }
 
+// Gradients that are far from 1; scores that are far from 0, so that most rows see little more than one key; keys that are all the same,
+// of which dS has to cancel exactly.
+void add_backward(Sets& sets, const Configuration& configuration) {
+  const AttentionProblem small = small_problem(configuration);
+  sets.push_back({.name = "large dO", .problem = small, .output_gradient = OutputGradient::large});
+  sets.push_back({.name = "small dO", .problem = small, .output_gradient = OutputGradient::small});
+  for (const Distribution distribution : {Distribution::q_times_6, Distribution::sink, Distribution::equal_keys})
+    sets.push_back({.name = to_string(distribution) + " inputs", .problem = small, .distribution = distribution});
+}
+
 // The same sets with no more queries than the version solves; packed Q, K and V have as many keys.
 void limit_queries(Sets& sets, std::int64_t most) {
   for (CheckSet& set : sets) {
@@ -480,6 +490,7 @@ std::vector<CheckSet> check_sets(const Version& version, const Configuration& co
     limit_queries(sets, version.most_queries);
     add_decoding(sets, version, configuration);
   }
+  if (version.kind == ProblemKind::backward) add_backward(sets, configuration);
   sets.push_back(
       {.name = "the requested problem", .problem = problem, .row_tile = row_tile(problem, configuration.block_q)});
   return sets;

@@ -8,6 +8,7 @@
 
 #include "host/versions.h"
 #include "rules/device_info.h"
+#include "worker/gradients.h"
 #include "worker/inputs.h"
 
 namespace flash_ladder {
@@ -17,8 +18,9 @@ struct CheckSet {
   AttentionProblem problem;
   Distribution distribution = Distribution::normal;
   Packing packing = Packing::separate;
-  std::int64_t row_tile = 1;  // tile of the RowSelection
-  int launches = 2;           // these must agree bit for bit
+  OutputGradient output_gradient = OutputGradient::normal;  // of a backward problem
+  std::int64_t row_tile = 1;                                // tile of the RowSelection
+  int launches = 2;                                         // these must agree bit for bit
   // The number of SMs of the virtual GPU for a version whose CTAs take several query tiles there; 0: all. With 2 and 3
   // each CTA takes several tiles, with 5 the CTAs take different numbers of them.
   int sms = 0;

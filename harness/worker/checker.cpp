@@ -159,11 +159,21 @@ std::optional<Position> first_difference(const std::uint16_t* a, const std::uint
 
 Verdict check_output(const Inputs& inputs, const Reference& reference, const HostBuffer& output, std::int64_t block_q,
                      int threads) {
+  Verdict verdict = check_gradient(reference, output, block_q, threads);
+  for (Mismatch& mismatch : verdict.mismatches)
+    if (std::isnan(mismatch.expected)) {
+      const std::int64_t row[] = {mismatch.row};
+      mismatch.expected = attend_rows(inputs, mismatch.batch, mismatch.head, row).exact[mismatch.column];
+    }
+  return verdict;
+}
+
+Verdict check_gradient(const Reference& reference, const HostBuffer& output, std::int64_t block, int threads) {
   const AttentionProblem& problem = reference.problem;
   std::vector<HeadFindings> heads(problem.batch * problem.heads);
   parallel_for(
       std::ssize(heads),
-      [&](std::int64_t i) { heads[i] = check_head(reference, output, i / problem.heads, i % problem.heads, block_q); },
+      [&](std::int64_t i) { heads[i] = check_head(reference, output, i / problem.heads, i % problem.heads, block); },
       {}, threads);
 
   Verdict verdict;
@@ -187,12 +197,7 @@ Verdict check_output(const Inputs& inputs, const Reference& reference, const Hos
   }
   if (verdict.mismatches.empty()) return verdict;
 
-  for (Mismatch& mismatch : verdict.mismatches)
-    if (std::isnan(mismatch.expected)) {
-      const std::int64_t row[] = {mismatch.row};
-      mismatch.expected = attend_rows(inputs, mismatch.batch, mismatch.head, row).exact[mismatch.column];
-    }
-  verdict.tile_map = draw_tile_map(problem, heads, block_q);
+  verdict.tile_map = draw_tile_map(problem, heads, block);
 
   std::vector<std::string> parts;
   if (unwritten > 0)

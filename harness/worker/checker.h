@@ -37,6 +37,9 @@ struct Verdict {
 /// height of the tiles in the map. The bound is Reference::bound; a NaN never satisfies it.
 Verdict check_output(const Inputs& inputs, const Reference& reference, const HostBuffer& output, std::int64_t block_q,
                      int threads = 0);
+/// The same for dQ, dK or dV, whose rows are compared in tiles of `block` rows. In the mismatches, what is expected of a row that is
+/// not selected is NaN.
+Verdict check_gradient(const Reference& reference, const HostBuffer& gradient, std::int64_t block, int threads = 0);
 
 /// What is wrong with the log-sum-exps [batch][heads][seq_len], or [heads][total] if packed, and where it starts. Compares
 /// the selected rows with the reference, by Reference::log_sum_exp_bound, and looks for NaN, infinity and poison in all

@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "problem/problem.h"
 #include "rules/support.h"
 #include "worker/cuda_check.h"
+#include "worker/gradients.h"
 
 namespace flash_ladder {
 namespace {
@@ -64,10 +66,7 @@ HostBuffer from_e4m3(const Inputs& inputs, int buffer, const HostBuffer& from) {
 
 DeviceProblem::DeviceProblem(const Version& version, const std::vector<const Configuration*>& configurations,
                              const Inputs& inputs)
-    : version_(label(version)),
-      problem_(describe(inputs.problem)),
-      O_("O", output_size(inputs.problem) * static_cast<std::int64_t>(sizeof(std::uint16_t))),
-      host_(inputs) {
+    : version_(label(version)), problem_(describe(inputs.problem)), host_(inputs) {
   const AttentionProblem& problem = inputs.problem;
   const bool in_8_bits = problem.dtype == Dtype::e4m3;
   const char* const names[] = {"Q", "K", "V"};
@@ -76,6 +75,23 @@ DeviceProblem::DeviceProblem(const Version& version, const std::vector<const Con
     const HostBuffer& bits = in_8_bits ? converted : inputs.buffers[i];
     inputs_.emplace_back(inputs.buffers.size() == 1 ? "packed Q, K, V" : names[i], bits.bytes());
     inputs_.back().upload(bits);
+  }
+  const std::int64_t O_bytes = output_size(problem) * 2;
+  if (inputs.gradients) {
+    const GradientInputs& given = *inputs.gradients;
+    HostBuffer log_sum_exp(std::ssize(given.log_sum_exp) * 2);
+    std::memcpy(log_sum_exp.data(), given.log_sum_exp.data(), log_sum_exp.bytes());
+    for (const auto& [name, bits] :
+         {std::pair{"dO", &given.dO}, std::pair{"O", &given.O}, std::pair{"L", &std::as_const(log_sum_exp)}}) {
+      gradient_inputs_.emplace_back(name, bits->bytes());
+      gradient_inputs_.back().upload(*bits);
+    }
+    const std::int64_t kv_bytes = problem.batch * problem.seq_len_kv * num_kv_heads(problem) * problem.head_dim * 2;
+    outputs_.emplace_back("dQ", O_bytes);
+    outputs_.emplace_back("dK", kv_bytes);
+    outputs_.emplace_back("dV", kv_bytes);
+  } else {
+    outputs_.emplace_back("O", O_bytes);
   }
   std::size_t workspace_bytes = 0;
   for (const Configuration* configuration : configurations) {
@@ -92,24 +108,33 @@ DeviceProblem::DeviceProblem(const Version& version, const std::vector<const Con
       upload(lengths_, "the lengths", in_32_bits(problem.packed ? first_rows(problem) : problem.lengths));
   const int* lengths_kv = upload(lengths_kv_, "the lengths of K and V",
                                  in_32_bits(problem.packed ? first_rows_kv(problem) : problem.lengths_kv));
-  args_ = launch_args(problem,
-                      {.Q = device_tensor(inputs_[inputs.Q_buffer], inputs.Q, element_bytes),
-                       .K = device_tensor(inputs_[inputs.K_buffer], inputs.K, element_bytes),
-                       .V = device_tensor(inputs_[inputs.V_buffer], inputs.V, element_bytes),
-                       .O = device_tensor(O_, output_layout(problem), 2),
-                       .lengths = lengths,
-                       .lengths_kv = lengths_kv,
-                       .scales = upload(scales_, "the scales", inputs.scales),
-                       .log_sum_exp = log_sum_exp_ ? reinterpret_cast<float*>(log_sum_exp_->data()) : nullptr,
-                       .offsets = lengths,
-                       .offsets_kv = lengths_kv,
-                       .alibi_slopes = upload(alibi_slopes_, "the slopes of ALiBi", inputs.alibi_slopes),
-                       .sinks = upload(sinks_, "the sinks", inputs.sinks)},
-                      inputs.scale(), workspace_ ? workspace_->data() : nullptr);
+  const GuardedBuffer& O = inputs.gradients ? gradient_inputs_[1] : outputs_.front();
+  ExtendedArgs& args = args_;
+  args = launch_args(problem,
+                     {.Q = device_tensor(inputs_[inputs.Q_buffer], inputs.Q, element_bytes),
+                      .K = device_tensor(inputs_[inputs.K_buffer], inputs.K, element_bytes),
+                      .V = device_tensor(inputs_[inputs.V_buffer], inputs.V, element_bytes),
+                      .O = device_tensor(O, output_layout(problem), 2),
+                      .lengths = lengths,
+                      .lengths_kv = lengths_kv,
+                      .scales = upload(scales_, "the scales", inputs.scales),
+                      .log_sum_exp = log_sum_exp_ ? reinterpret_cast<float*>(log_sum_exp_->data()) : nullptr,
+                      .offsets = lengths,
+                      .offsets_kv = lengths_kv,
+                      .alibi_slopes = upload(alibi_slopes_, "the slopes of ALiBi", inputs.alibi_slopes),
+                      .sinks = upload(sinks_, "the sinks", inputs.sinks)},
+                     inputs.scale(), workspace_ ? workspace_->data() : nullptr);
+  if (!inputs.gradients) return;
+  const TensorLayout of_keys = contiguous_layout(problem.seq_len_kv, num_kv_heads(problem), problem.head_dim);
+  args_.gradients = {.dO = device_tensor(gradient_inputs_[0], inputs.gradients->dO_layout, 2),
+                     .dQ = device_tensor(outputs_[0], output_layout(problem), 2),
+                     .dK = device_tensor(outputs_[1], of_keys, 2),
+                     .dV = device_tensor(outputs_[2], of_keys, 2),
+                     .log_sum_exp = reinterpret_cast<const float*>(gradient_inputs_[2].data())};
 }
 
 void DeviceProblem::poison(const Stream& stream) {
-  O_.poison(stream);
+  for (GuardedBuffer& output : outputs_) output.poison(stream);
   if (log_sum_exp_) log_sum_exp_->poison(stream);
   if (workspace_) workspace_->poison(stream);
 }
@@ -123,7 +148,7 @@ void DeviceProblem::launch(const Configuration& configuration, const Stream& str
 }
 
 void DeviceProblem::launch_without_log_sum_exp(const Configuration& configuration, const Stream& stream) const {
-  ExtendedArgs args = args_;
+  BackwardArgs args = args_;
   args.log_sum_exp = nullptr;
   check(configuration.launch(args, stream.get()), describe_launch("launching", configuration.name));
 }
@@ -147,10 +172,22 @@ std::vector<HostBuffer> DeviceProblem::inputs() const {
   return buffers;
 }
 
+std::vector<HostBuffer> DeviceProblem::outputs() const {
+  std::vector<HostBuffer> buffers;
+  for (const GuardedBuffer& output : outputs_) buffers.push_back(output.download());
+  return buffers;
+}
+
+std::vector<HostBuffer> DeviceProblem::gradient_inputs() const {
+  std::vector<HostBuffer> buffers;
+  for (const GuardedBuffer& input : gradient_inputs_) buffers.push_back(input.download());
+  return buffers;
+}
+
 std::optional<std::string> DeviceProblem::guard_damage() const {
-  if (auto damage = O_.guard_damage()) return damage;
-  for (const GuardedBuffer& buffer : inputs_)
-    if (auto damage = buffer.guard_damage()) return damage;
+  for (const auto* buffers : {&outputs_, &inputs_, &gradient_inputs_})
+    for (const GuardedBuffer& buffer : *buffers)
+      if (auto damage = buffer.guard_damage()) return damage;
   for (const auto& buffer : {&log_sum_exp_, &workspace_, &lengths_, &lengths_kv_, &scales_, &alibi_slopes_, &sinks_})
     if (buffer->has_value())
       if (auto damage = (*buffer)->guard_damage()) return damage;

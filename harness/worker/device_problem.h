@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "host/backward.h"
 #include "host/versions.h"
 #include "worker/cuda_objects.h"
 #include "worker/inputs.h"
@@ -26,10 +27,15 @@ class DeviceProblem {
   /// Waits for everything that was enqueued. Throws CudaError if a kernel has faulted.
   void wait() const;
 
-  HostBuffer output() const { return O_.download(); }
+  /// The first of the outputs: O, or dQ.
+  HostBuffer output() const { return outputs_.front().download(); }
+  /// O; or dQ, dK and dV, if the inputs are those of a backward problem.
+  std::vector<HostBuffer> outputs() const;
   /// [batch][heads][seq_len], or [heads][total] if packed; empty if the version does not write it.
   std::vector<float> log_sum_exp() const;
   std::vector<HostBuffer> inputs() const;
+  /// The other inputs of a backward problem: dO, O and L; empty for other problems.
+  std::vector<HostBuffer> gradient_inputs() const;
   /// The first buffer whose guard bands were overwritten.
   std::optional<std::string> guard_damage() const;
 
@@ -39,10 +45,11 @@ class DeviceProblem {
   // For messages.
   std::string version_, configurations_, problem_;
   std::vector<GuardedBuffer> inputs_;
-  GuardedBuffer O_;
+  std::vector<GuardedBuffer> gradient_inputs_;
+  std::vector<GuardedBuffer> outputs_;
   std::optional<GuardedBuffer> log_sum_exp_, workspace_, lengths_, lengths_kv_, scales_, alibi_slopes_, sinks_;
   const Inputs& host_;  // the source of the scales on the device
-  ExtendedArgs args_;
+  BackwardArgs args_;   // of a forward problem, the kernel sees only its base
 };
 
 }  // namespace flash_ladder

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -24,14 +25,17 @@ enum class Packing {
 /// The scale of the scores that kernels, reference and base use unless another is given: 1 / sqrt(head_dim).
 float softmax_scale(std::int64_t head_dim);
 
+struct GradientInputs;  // worker/gradients.h
+
 struct Inputs {
   AttentionProblem problem;
   std::vector<HostBuffer> buffers;  // one, or one each for Q, K and V
   TensorLayout Q, K, V;
-  int Q_buffer = 0, K_buffer = 0, V_buffer = 0;  // the buffers that contain them
-  std::optional<float> other_scale;              // scale of the scores; nullopt: softmax_scale(head_dim)
-  std::vector<float> scales;                     // as in ExtendedArgs: [3][batch][heads]; empty unless e4m3
-  std::vector<float> alibi_slopes, sinks;        // [heads]; empty unless the problem has them
+  int Q_buffer = 0, K_buffer = 0, V_buffer = 0;     // the buffers that contain them
+  std::optional<float> other_scale;                 // scale of the scores; nullopt: softmax_scale(head_dim)
+  std::vector<float> scales;                        // as in ExtendedArgs: [3][batch][heads]; empty unless e4m3
+  std::vector<float> alibi_slopes, sinks;           // [heads]; empty unless the problem has them
+  std::shared_ptr<const GradientInputs> gradients;  // of a backward problem: dO, O and L
 
   /// The head_dim elements of a row. `head` is one of Q's heads; for K and V, the result is the row that this head reads.
   const std::uint16_t* Q_row(std::int64_t batch, std::int64_t head, std::int64_t row) const;

@@ -10,6 +10,7 @@
 #include "errors.h"
 #include "host/versions.h"
 #include "problem/fields.h"
+#include "problem/kind.h"
 #include "problem/problem.h"
 #include "results/trace_file.h"
 #include "rules/support.h"
@@ -22,6 +23,7 @@
 #include "worker/diagnosis/diagnosis.h"
 #include "worker/diagnosis/tile_by_tile.h"
 #include "worker/gpu.h"
+#include "worker/gradients.h"
 #include "worker/neighbours.h"
 #include "worker/observation.h"
 #include "worker/reference_cache.h"
@@ -58,9 +60,9 @@ Result result_of(const Version& version, const Configuration& configuration, con
   return result;
 }
 
-void add_times(Result& result, const Timing& timing) {
+void add_times(Result& result, const Timing& timing, const Version& version) {
   result.ms = summarise(timing.milliseconds);
-  result.tflops = tflops(result.problem, result.ms->median);
+  result.tflops = tflops(result.problem, result.ms->median, kind_of(version).work);
   result.load = timing.load;
 }
 
@@ -74,6 +76,65 @@ Reference find_reference(const CheckSet& set, const Inputs& inputs, const Reques
   Reference reference = make_reference(inputs, rows, progress);
   write_reference(file, reference);  // if it fails, the next worker computes it again
   return reference;
+}
+
+// The inputs of a set: of a backward version, dO, O and L too.
+Inputs inputs_of(const CheckSet& set, const Version& version, const Request& request, EventWriter& events) {
+  Inputs inputs = make_inputs(set.problem, set.distribution, set.packing, request.seed,
+                              events.reporter("make inputs for " + set.name));
+  if (version.kind == ProblemKind::backward)
+    inputs.gradients = make_gradient_inputs(inputs, set.packing, set.output_gradient, request.seed,
+                                            events.reporter("make O and L for " + set.name));
+  return inputs;
+}
+
+// What is expected of one of the outputs.
+struct Expected {
+  std::string_view name;  // "dK"; empty if there is only one output
+  Reference reference;
+};
+
+std::vector<Expected> find_expected(const CheckSet& set, const Inputs& inputs, const Request& request,
+                                    const Progress& progress) {
+  std::vector<Expected> expected;
+  if (!inputs.gradients) {
+    expected.push_back({"", find_reference(set, inputs, request, progress)});
+    return expected;
+  }
+  auto references = make_gradient_references(inputs, set.row_tile, request.seed, progress);
+  for (std::size_t i = 0; i < references.size(); ++i) expected.push_back({kGradientNames[i], std::move(references[i])});
+  return expected;
+}
+
+// The verdict on all outputs: the worst errors, and the first output that is wrong.
+Verdict check_outputs(const Inputs& inputs, const std::vector<Expected>& expected,
+                      const std::vector<HostBuffer>& outputs, const Configuration& configuration) {
+  if (!inputs.gradients)
+    return check_output(inputs, expected.front().reference, outputs.front(), configuration.block_q);
+  Verdict all;
+  const auto worse = [](double a, double b) { return std::isnan(a) || a >= b ? a : b; };
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    const bool rows_are_queries = i == 0;
+    Verdict one = check_gradient(expected[i].reference, outputs[i],
+                                 rows_are_queries ? configuration.block_q : configuration.block_kv);
+    all.max_abs_error = worse(all.max_abs_error, one.max_abs_error);
+    all.relative_error = worse(all.relative_error, one.relative_error);
+    if (one.correct()) continue;
+    all.reason += fmt::format("{}{}: {}", all.reason.empty() ? "" : "; ", expected[i].name, one.reason);
+    if (!all.mismatches.empty()) continue;
+    all.mismatches = std::move(one.mismatches);
+    all.tile_map = std::move(one.tile_map);
+  }
+  return all;
+}
+
+// The first difference between the outputs of two launches.
+std::optional<std::string> find_difference(const std::vector<Expected>& expected, const std::vector<HostBuffer>& first,
+                                           const std::vector<HostBuffer>& second) {
+  for (std::size_t i = 0; i < expected.size(); ++i)
+    if (const auto difference = find_difference(expected[i].reference.problem, first[i], second[i]))
+      return expected[i].name.empty() ? *difference : fmt::format("{}: {}", expected[i].name, *difference);
+  return std::nullopt;
 }
 
 // Keeps what the device counts for one launch, and discards the counts before it.
@@ -110,10 +171,11 @@ std::optional<std::string> find_influence_of_neighbours(const Inputs& inputs, co
 // often have the same cause.
 Verdict check_set(const CheckSet& set, const Inputs& inputs, DeviceProblem& problem, const Version& version,
                   const Configuration& configuration, const Request& request, Result& result, EventWriter& events) {
-  const Reference reference = find_reference(set, inputs, request, events.reporter("reference for " + set.name));
+  const std::vector<Expected> expected =
+      find_expected(set, inputs, request, events.reporter("reference for " + set.name));
   const Stream stream;
   Verdict verdict;
-  HostBuffer first_output;
+  std::vector<HostBuffer> first_outputs;
   std::vector<float> first_log_sum_exp;
   std::optional<std::string> difference, wrong_log_sum_exp;
   for (int launch = 0; launch < set.launches; ++launch) {
@@ -123,32 +185,37 @@ Verdict check_set(const CheckSet& set, const Inputs& inputs, DeviceProblem& prob
       problem.launch(configuration, stream);
       problem.wait();
     });
-    HostBuffer output = problem.output();
+    std::vector<HostBuffer> outputs = problem.outputs();
     std::vector<float> log_sum_exp = problem.log_sum_exp();
     if (launch == 0) {
-      verdict = check_output(inputs, reference, output, configuration.block_q);
-      first_output = std::move(output);
-      wrong_log_sum_exp = find_wrong_log_sum_exp(reference, log_sum_exp);
+      verdict = check_outputs(inputs, expected, outputs, configuration);
+      first_outputs = std::move(outputs);
+      wrong_log_sum_exp = find_wrong_log_sum_exp(expected.front().reference, log_sum_exp);
       first_log_sum_exp = std::move(log_sum_exp);
+    } else if (!version.deterministic) {
+      // The outputs may differ, but each of them must be right.
+      if (verdict.correct()) verdict = check_outputs(inputs, expected, outputs, configuration);
     } else if (!difference) {
-      difference = find_difference(set.problem, first_output, output);
+      difference = find_difference(expected, first_outputs, outputs);
       if (!difference) difference = find_difference(set.problem, first_log_sum_exp, log_sum_exp);
     }
   }
   if (verdict.correct()) verdict.reason = wrong_log_sum_exp.value_or("");
   if (verdict.correct()) verdict.reason = problem.guard_damage().value_or("");
   if (verdict.correct()) verdict.reason = find_changed_input(inputs, problem.inputs()).value_or("");
+  if (verdict.correct() && inputs.gradients)
+    verdict.reason = find_changed_input(*inputs.gradients, problem.gradient_inputs()).value_or("");
   if (verdict.correct()) verdict.reason = difference.value_or("");
   if (verdict.correct() && version.solves.log_sum_exp && set.launches > 1) {
     problem.poison(stream);
     problem.launch_without_log_sum_exp(configuration, stream);
     problem.wait();
-    if (const auto other = find_difference(set.problem, first_output, problem.output()))
+    if (const auto other = find_difference(set.problem, first_outputs.front(), problem.output()))
       verdict.reason = "the second time without the log-sum-exp, " + *other;
   }
   if (verdict.correct() && set.problem.packed && set.row_tile == 1)  // not a large problem
     verdict.reason =
-        find_influence_of_neighbours(inputs, set, version, configuration, request, first_output).value_or("");
+        find_influence_of_neighbours(inputs, set, version, configuration, request, first_outputs.front()).value_or("");
   return verdict;
 }
 
@@ -258,8 +325,7 @@ Checked run_sets(const Request& request, const DeviceInfo& device, const Version
   for (CheckSet& set : sets) {
     const bool last = &set == &sets.back();
     if (!request.check && !request.benchmark && !device_counts()) break;
-    const Inputs inputs = make_inputs(set.problem, set.distribution, set.packing, request.seed,
-                                      events.reporter("make inputs for " + set.name));
+    const Inputs inputs = inputs_of(set, version, request, events);
     events.progress("copy inputs for " + set.name, 0, 1);
     DeviceProblem problem(version, {&configuration}, inputs);
     if (set.sms > 0 && !has_persistent_ctas([&] { problem.launch(configuration, Stream()); })) set.sms = 0;
@@ -285,7 +351,7 @@ Checked run_sets(const Request& request, const DeviceInfo& device, const Version
       const Nvml nvml(pci_bus_id(request.device));
       const Timing timing =
           time_launches(to_be_timed(problem, {&configuration}), device, nvml, request.repeat, events).front();
-      add_times(result, timing);
+      add_times(result, timing, version);
     }
   }
   return checked;
@@ -315,7 +381,7 @@ Result run(const Request& request, EventWriter& events) {
   const bool has_findings = add_findings(result);
   // The probes of a diagnosis use numbers that e4m3 cannot represent.
   if (!checked.first_wrong || request.stop_when_wrong || request.problem.dtype == Dtype::e4m3 ||
-      field_without_probes(checked.first_wrong->problem))
+      !kind_of(version).has_probes || field_without_probes(checked.first_wrong->problem))
     return result;
   Diagnosis diagnosis = diagnose_set(*checked.first_wrong, checked, version, configuration, request, events);
   if (!diagnosis.sentences.empty()) result.diagnosis = std::move(diagnosis);
@@ -329,6 +395,9 @@ DebugReport debug(const Request& request, EventWriter& events) {
   const Version& version = select_version(request.kernel);
   const AttentionProblem& problem = request.problem;
   refuse_if(why_impossible(problem));
+  if (!kind_of(version).has_probes)
+    throw UsageError(fmt::format("--debug examines O tile by tile, and {} computes {}; choose another version",
+                                 label(version), kind_of(version).outputs));
   if (problem.dtype == Dtype::e4m3)
     throw UsageError("e4m3 cannot represent the numbers that --debug probes with; choose --dtype fp16 or bf16");
   if (const char* field = field_without_probes(problem))
@@ -373,12 +442,13 @@ std::vector<Result> time_in_turn(const Request& request, EventWriter& events) {
   }
 
   const Inputs inputs =
-      make_inputs(request.problem, request.data, Packing::separate, request.seed, events.reporter("make inputs"));
+      inputs_of({.name = "the requested problem", .problem = request.problem, .distribution = request.data}, version,
+                request, events);
   events.progress("copy inputs", 0, 1);
   const DeviceProblem problem(version, configurations, inputs);
   const Nvml nvml(pci_bus_id(request.device));
   const auto timings = time_launches(to_be_timed(problem, configurations), device, nvml, request.repeat, events);
-  for (std::size_t i = 0; i < results.size(); ++i) add_times(results[i], timings[i]);
+  for (std::size_t i = 0; i < results.size(); ++i) add_times(results[i], timings[i], version);
   return results;
 }
 

@@ -71,7 +71,7 @@ def depth(versions: dict[str, dict[str, Any]], name: str) -> int:
 def is_able(version: dict[str, Any], fields: frozenset[str], dtype: str) -> bool:
     """Whether a version solves a problem with these fields, of any length and of the standard head_dim."""
     has_type = any((one["dtype"], one["head_dim"]) == (dtype, HEAD_DIM) for one in version["configurations"])
-    return has_type and version["most_queries"] == 0 and all(version["solves"][name] for name in fields)
+    return has_type and version["kind"] == "forward" and all(version["solves"][name] for name in fields)
 
 
 def those_that_solve(

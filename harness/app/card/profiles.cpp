@@ -7,6 +7,7 @@
 
 #include "app/options/selection.h"
 #include "errors.h"
+#include "problem/kind.h"
 #include "results/peers.h"
 #include "rules/support.h"
 #include "source/kernel_source.h"
@@ -89,7 +90,7 @@ const PeersFile* Profiles::peers(const std::string& device, const AttentionProbl
 
 BesidePeers Profiles::beside_peers(const std::string& device, const Version& version, const std::string& config,
                                    const AttentionProblem& problem) {
-  const PeersFile* const file = peers(device, problem);
+  const PeersFile* const file = kind_of(version).has_peers ? peers(device, problem) : nullptr;
   if (file == nullptr) return {};
   const Regime& regime = file->regimes.front();
   BesidePeers found{.regime = regime.name, .peers = {}, .own = {}};

@@ -175,6 +175,9 @@ std::string format_study_card(const StudyCard& card, const Paint& paint) {
   line("Tuned", card.tuned);
   if (card.ran || result.status == Status::skipped) line("Correct", format_correctness(card, paint));
   line("Checked", format_checked(result));
+  if (!card.version.deterministic)
+    line("Repeated",
+         "launches may differ in their last bits: CTAs add to the same elements in any order. Each is checked.");
   if (card.ran && !result.counters) line("Speed", format_speed(card, paint));
   text += format_findings(result, card.all_findings, paint);
   if (!result.findings.empty())

@@ -17,6 +17,7 @@
 #include "app/terminal/terminal.h"
 #include "errors.h"
 #include "host/sm_limits.h"
+#include "problem/kind.h"
 #include "results/atomic_file.h"
 #include "rules/support.h"
 #include "source/kernel_source.h"
@@ -59,7 +60,9 @@ nlohmann::json versions_document(const Paths& paths) {
                    {"extends", nullptr},
                    {"is_fast", is_fast(version)},
                    {"architecture", version.architecture == Architecture::sm_90a ? "sm_90a" : "sm_80"},
+                   {"kind", kind_of(version).name},
                    {"most_queries", version.most_queries},
+                   {"deterministic", version.deterministic},
                    {"solves", nlohmann::json::object()},
                    {"code_hash", code_hash(source_file(version, paths.source), paths.source / "common")},
                    {"configurations", configurations}});

@@ -32,10 +32,11 @@ constexpr StandardShape kDefaultDecodingShape = kDecodingShapes[2];
 constexpr StandardShape kEmulatorDecodingShape{2, 1024};
 constexpr std::int64_t kEmulatorDecodingHeads = 8, kEmulatorDecodingKvHeads = 2;
 
-/// Whether a version does not take very long at the standard shapes: on the ladder, if it uses the tensor cores, which 04
-/// introduces.
+/// Whether a version does not take very long at the standard shapes: if it uses the tensor cores, which 04 and B03 introduce; for
+/// decoding, always.
 inline bool is_fast(const Version& version) {
-  return version.is_extension() || version.track == Track::decoding || version.number >= 4;
+  const int first = version.track == Track::decoding ? 0 : version.track == Track::backward ? 3 : 4;
+  return version.is_extension() || version.number >= first;
 }
 
 }  // namespace flash_ladder

@@ -1,0 +1,27 @@
+// The kinds of problem, each described once: forward, backward and decoding. The code that computes the inputs and the reference of a
+// backward problem is in worker/gradients.h.
+#pragma once
+
+#include <string_view>
+
+#include "host/versions.h"
+
+namespace flash_ladder {
+
+struct KindOfProblem {
+  std::string_view name;
+  // Floating-point operations, in units of the forward pass's two products: floating_point_operations(). The backward pass
+  // has five products; a recomputed S counts, as it does in published benchmarks.
+  double work;
+  // What a kernel writes, for messages. If it has only one output, messages need no name.
+  std::string_view outputs;
+  // Whether --debug and diagnoses can examine it: their probes show the weights with which V contributes to O.
+  bool has_probes;
+  // Whether scripts/peers measures other projects' kernels for it, which are shown beside its figures.
+  bool has_peers;
+};
+
+const KindOfProblem& describe(ProblemKind kind);
+inline const KindOfProblem& kind_of(const Version& version) { return describe(version.kind); }
+
+}  // namespace flash_ladder

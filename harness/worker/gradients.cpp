@@ -1,0 +1,289 @@
+#include "worker/gradients.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <numeric>
+#include <span>
+#include <stdexcept>
+
+#include "problem/problem.h"
+#include "worker/row_times_matrix.h"
+
+namespace flash_ladder {
+namespace {
+
+constexpr std::int64_t kColumns = 64;  // converted at a time, as in reference.cpp
+constexpr std::int64_t kRows = 64;     // in a unit of work
+
+// head_dim, rounded up so that no loop has a tail; the added elements are 0.
+std::int64_t padded_dim(std::int64_t head_dim) {
+  return (head_dim + kRowTimesMatrixWidth - 1) / kRowTimesMatrixWidth * kRowTimesMatrixWidth;
+}
+
+float factor_of(OutputGradient output_gradient) {
+  switch (output_gradient) {
+    case OutputGradient::normal:
+      return 1;
+    case OutputGradient::large:
+      return 4096;
+    case OutputGradient::small:
+      return 1e-4f;
+  }
+  throw std::logic_error("an OutputGradient without a factor");
+}
+
+// dO is drawn as Q is, from another seed, and multiplied.
+HostBuffer draw_dO(const AttentionProblem& problem, const TensorLayout& layout, float factor, std::uint64_t seed) {
+  AttentionProblem like_Q = problem;
+  like_Q.seq_len_kv = 1;
+  const Inputs drawn = make_inputs(like_Q, Distribution::normal, Packing::separate, hash(seed, 0x644f, 0, 0));
+  HostBuffer dO(output_size(problem));
+  for (std::int64_t batch = 0; batch < problem.batch; ++batch)
+    for (std::int64_t head = 0; head < problem.heads; ++head)
+      for (std::int64_t row = 0; row < problem.seq_len; ++row) {
+        const std::uint16_t* from = drawn.Q_row(batch, head, row);
+        std::uint16_t* to = dO.data() + layout.row(batch, head, row);
+        for (std::int64_t d = 0; d < problem.head_dim; ++d)
+          to[d] = element_from_float(problem.dtype, factor * element_to_float(problem.dtype, from[d]));
+      }
+  return dO;
+}
+
+// A row of one of the tensors of a head.
+using Row = std::function<const std::uint16_t*(std::int64_t row)>;
+
+// One head seen from one side. From the side of the queries, a row is a query and a column is a key; from the side of the
+// keys, all matrices are transposed.
+struct Side {
+  bool rows_are_queries;
+  std::int64_t num_columns, head_dim;
+  Dtype dtype;
+  float scale;
+  Row a, b;  // of a row: Q and dO, or K and V
+  Row A, B;  // of a column: K and V, or Q and dO
+};
+
+// The gradients of some rows of a side, in one arithmetic: double for the reference, float for base.
+template <typename T>
+struct GradientRows {
+  std::vector<T> of_a, of_b;  // [rows][padded head_dim]: dQ and nothing, or dK and dV
+};
+
+// L and D are those of the queries, and `round` rounds P and dS.
+template <typename T, typename Round>
+GradientRows<T> gradients_of(const Side& side, std::span<const std::int64_t> rows, const T* L, const T* D,
+                             const Round& round) {
+  const std::int64_t count = std::ssize(rows), head_dim = side.head_dim, padded = padded_dim(head_dim);
+  std::vector<float> converted(head_dim);
+  const auto convert = [&](const std::uint16_t* bits, T* to, std::int64_t stride) {
+    elements_to_float(side.dtype, bits, head_dim, converted.data());
+    for (std::int64_t d = 0; d < head_dim; ++d) to[d * stride] = converted[d];
+  };
+  std::vector<T> a(count * padded), b(count * padded);
+  for (std::int64_t r = 0; r < count; ++r) {
+    convert(side.a(rows[r]), &a[r * padded], 1);
+    convert(side.b(rows[r]), &b[r * padded], 1);
+  }
+  GradientRows<T> result{.of_a = std::vector<T>(count * padded), .of_b = std::vector<T>(count * padded)};
+  std::vector<T> A(kColumns * padded), B(kColumns * padded), A_transposed(padded * kColumns),
+      B_transposed(padded * kColumns);
+  std::vector<T> P(kColumns), dS(kColumns);
+  for (std::int64_t first = 0; first < side.num_columns; first += kColumns) {
+    const std::int64_t columns = std::min(kColumns, side.num_columns - first);
+    for (std::int64_t j = 0; j < columns; ++j) {
+      convert(side.A(first + j), &A[j * padded], 1);
+      convert(side.B(first + j), &B[j * padded], 1);
+      convert(side.A(first + j), &A_transposed[j], kColumns);
+      convert(side.B(first + j), &B_transposed[j], kColumns);
+    }
+    for (std::int64_t r = 0; r < count; ++r) {
+      // P holds S first, and dS holds dP.
+      std::ranges::fill(P, 0);
+      std::ranges::fill(dS, 0);
+      for (std::int64_t j = 0; j < kColumns; j += kRowTimesMatrixWidth) {
+        add_row_times_matrix(&P[j], &a[r * padded], &A_transposed[j], head_dim, kColumns);
+        add_row_times_matrix(&dS[j], &b[r * padded], &B_transposed[j], head_dim, kColumns);
+      }
+      for (std::int64_t j = 0; j < columns; ++j) {
+        const std::int64_t query = side.rows_are_queries ? rows[r] : first + j;
+        const T p = std::exp(P[j] * side.scale - L[query]);
+        P[j] = round(p);
+        dS[j] = round(p * (dS[j] - D[query]));
+      }
+      for (std::int64_t d = 0; d < padded; d += kRowTimesMatrixWidth) {
+        add_row_times_matrix(&result.of_a[r * padded + d], dS.data(), &A[d], columns, padded);
+        if (!side.rows_are_queries)
+          add_row_times_matrix(&result.of_b[r * padded + d], P.data(), &B[d], columns, padded);
+      }
+    }
+  }
+  for (T& x : result.of_a) x *= side.scale;
+  return result;
+}
+
+// A reference whose rows are not computed yet.
+Reference empty_reference(const AttentionProblem& problem, std::int64_t num_rows, std::int64_t row_tile,
+                          std::uint64_t seed) {
+  Reference reference;
+  reference.problem = problem;
+  reference.problem.seq_len = num_rows;
+  reference.rows = {.seq_len = num_rows, .tile = row_tile, .seed = seed};
+  reference.output.resize(problem.batch * problem.heads * reference.rows.count() * problem.head_dim);
+  reference.bound.resize(problem.batch * problem.heads);
+  return reference;
+}
+
+struct Largest {
+  double error = 0, gradient = 0;
+};
+
+// Copies rows of a head into a reference, and finds out how large they are and how far away base is.
+Largest keep(Reference& reference, std::int64_t batch, std::int64_t head, std::int64_t first, std::int64_t count,
+             const std::vector<double>& exact, const std::vector<float>& base) {
+  const std::int64_t head_dim = reference.problem.head_dim, padded = padded_dim(head_dim);
+  const Dtype dtype = reference.problem.dtype;
+  double* to =
+      &reference.output[((batch * reference.problem.heads + head) * reference.rows.count() + first) * head_dim];
+  Largest largest;
+  for (std::int64_t r = 0; r < count; ++r)
+    for (std::int64_t d = 0; d < head_dim; ++d) {
+      const double value = exact[r * padded + d];
+      const double error = std::abs(element_to_float(dtype, element_from_float(dtype, base[r * padded + d])) - value);
+      if (!std::isfinite(error)) throw std::logic_error("a gradient is not finite: these inputs overflow the type");
+      to[r * head_dim + d] = value;
+      largest.error = std::max(largest.error, error);
+      largest.gradient = std::max(largest.gradient, std::abs(value));
+    }
+  return largest;
+}
+
+}  // namespace
+
+std::shared_ptr<const GradientInputs> make_gradient_inputs(const Inputs& inputs, Packing packing,
+                                                           OutputGradient output_gradient, std::uint64_t seed,
+                                                           const Progress& progress, int threads) {
+  const AttentionProblem& problem = inputs.problem;
+  if (!is_plain(problem)) throw std::logic_error("gradients are known only of plain problems");
+  const std::int64_t heads = problem.heads, seq_len = problem.seq_len, head_dim = problem.head_dim;
+  auto result = std::make_shared<GradientInputs>();
+  result->O_layout = output_layout(problem);
+  result->dO_layout = result->O_layout;
+  if (packing == Packing::with_gaps) {
+    result->dO_layout.row_stride = head_dim;
+    result->dO_layout.head_stride = seq_len * head_dim;
+  }
+  result->dO = draw_dO(problem, result->dO_layout, factor_of(output_gradient), seed);
+  result->O = HostBuffer(output_size(problem));
+  const std::int64_t num_rows = problem.batch * heads * seq_len;
+  result->log_sum_exp.resize(num_rows);
+  result->exact_log_sum_exp.resize(num_rows);
+  result->exact_D.resize(num_rows);
+
+  const std::int64_t groups = (seq_len + kRows - 1) / kRows;
+  const auto attend = [&](std::int64_t work) {
+    const std::int64_t batch = work / groups / heads, head = work / groups % heads, first = work % groups * kRows;
+    std::vector<std::int64_t> rows(std::min(kRows, seq_len - first));
+    std::iota(rows.begin(), rows.end(), first);
+    const AttendedRows attended = attend_rows(inputs, batch, head, rows);
+    for (std::int64_t r = 0; r < std::ssize(rows); ++r) {
+      const std::int64_t row = (batch * heads + head) * seq_len + rows[r];
+      const std::uint16_t* dO = result->dO.data() + result->dO_layout.row(batch, head, rows[r]);
+      std::uint16_t* O = result->O.data() + result->O_layout.row(batch, head, rows[r]);
+      double D = 0;
+      for (std::int64_t d = 0; d < head_dim; ++d) {
+        const double exact = attended.exact[r * head_dim + d];
+        O[d] = element_from_float(problem.dtype, static_cast<float>(exact));
+        D += element_to_float(problem.dtype, dO[d]) * exact;
+      }
+      result->exact_D[row] = D;
+      result->exact_log_sum_exp[row] = attended.exact_log_sum_exp[r];
+      result->log_sum_exp[row] = static_cast<float>(attended.exact_log_sum_exp[r]);
+    }
+  };
+  parallel_for(problem.batch * heads * groups, attend, progress, threads);
+  return result;
+}
+
+std::optional<std::string> find_changed_input(const GradientInputs& before, const std::vector<HostBuffer>& after) {
+  if (std::memcmp(before.dO.data(), after[0].data(), before.dO.bytes()) != 0) return "changed its input dO";
+  if (std::memcmp(before.O.data(), after[1].data(), before.O.bytes()) != 0) return "changed its input O";
+  if (std::memcmp(before.log_sum_exp.data(), after[2].data(), after[2].bytes()) != 0) return "changed its input L";
+  return std::nullopt;
+}
+
+std::array<Reference, 3> make_gradient_references(const Inputs& inputs, std::int64_t row_tile, std::uint64_t seed,
+                                                  const Progress& progress, int threads) {
+  const AttentionProblem& problem = inputs.problem;
+  const GradientInputs& given = *inputs.gradients;
+  const std::int64_t heads = problem.heads, seq_len = problem.seq_len, head_dim = problem.head_dim;
+  std::array<Reference, 3> references{empty_reference(problem, seq_len, row_tile, seed),
+                                      empty_reference(problem, problem.seq_len_kv, row_tile, seed),
+                                      empty_reference(problem, problem.seq_len_kv, row_tile, seed)};
+  Reference &dQ = references[0], &dK = references[1], &dV = references[2];
+
+  // D of base: in fp32, from the rounded O.
+  std::vector<float> base_D(given.exact_D.size());
+  std::vector<float> O(head_dim), dO(head_dim);
+  for (std::int64_t i = 0; i < std::ssize(base_D); ++i) {
+    const std::int64_t batch = i / seq_len / heads, head = i / seq_len % heads, row = i % seq_len;
+    elements_to_float(problem.dtype, given.O.data() + given.O_layout.row(batch, head, row), head_dim, O.data());
+    elements_to_float(problem.dtype, given.dO.data() + given.dO_layout.row(batch, head, row), head_dim, dO.data());
+    base_D[i] = std::inner_product(O.begin(), O.end(), dO.begin(), 0.0f);
+  }
+
+  const auto groups_of = [](const Reference& reference) { return (reference.rows.count() + kRows - 1) / kRows; };
+  const std::int64_t groups_q = groups_of(dQ), groups = groups_q + groups_of(dK);
+  std::vector<std::array<Largest, 3>> largest(problem.batch * heads * groups);
+  const auto compute = [&](std::int64_t work) {
+    const std::int64_t batch = work / groups / heads, head = work / groups % heads, group = work % groups;
+    const bool rows_are_queries = group < groups_q;
+    const RowSelection& selection = rows_are_queries ? dQ.rows : dK.rows;
+    const std::int64_t first = (rows_are_queries ? group : group - groups_q) * kRows;
+    std::vector<std::int64_t> rows;
+    for (std::int64_t index = first; index < std::min(first + kRows, selection.count()); ++index)
+      rows.push_back(selection.row(batch, head, index));
+
+    const Row Q_row = [&](std::int64_t row) { return inputs.Q_row(batch, head, row); };
+    const Row K_row = [&](std::int64_t row) { return inputs.K_row(batch, head, row); };
+    const Row V_row = [&](std::int64_t row) { return inputs.V_row(batch, head, row); };
+    const Row dO_row = [&](std::int64_t row) { return given.dO.data() + given.dO_layout.row(batch, head, row); };
+    const Side side{.rows_are_queries = rows_are_queries,
+                    .num_columns = rows_are_queries ? problem.seq_len_kv : seq_len,
+                    .head_dim = head_dim,
+                    .dtype = problem.dtype,
+                    .scale = inputs.scale(),
+                    .a = rows_are_queries ? Q_row : K_row,
+                    .b = rows_are_queries ? dO_row : V_row,
+                    .A = rows_are_queries ? K_row : Q_row,
+                    .B = rows_are_queries ? V_row : dO_row};
+    const std::int64_t row_of_head = (batch * heads + head) * seq_len;
+    const auto exact = gradients_of<double>(side, rows, &given.exact_log_sum_exp[row_of_head],
+                                            &given.exact_D[row_of_head], [](double x) { return x; });
+    const auto base = gradients_of<float>(
+        side, rows, &given.log_sum_exp[row_of_head], &base_D[row_of_head],
+        [&](float x) { return element_to_float(problem.dtype, element_from_float(problem.dtype, x)); });
+    const std::int64_t count = std::ssize(rows);
+    if (rows_are_queries) {
+      largest[work][0] = keep(dQ, batch, head, first, count, exact.of_a, base.of_a);
+    } else {
+      largest[work][1] = keep(dK, batch, head, first, count, exact.of_a, base.of_a);
+      largest[work][2] = keep(dV, batch, head, first, count, exact.of_b, base.of_b);
+    }
+  };
+  parallel_for(problem.batch * heads * groups, compute, progress, threads);
+
+  for (std::int64_t i = 0; i < problem.batch * heads; ++i)
+    for (std::size_t tensor = 0; tensor < references.size(); ++tensor) {
+      Largest all;
+      for (std::int64_t group = 0; group < groups; ++group) {
+        all.error = std::max(all.error, largest[i * groups + group][tensor].error);
+        all.gradient = std::max(all.gradient, largest[i * groups + group][tensor].gradient);
+      }
+      references[tensor].bound[i] = 2 * all.error + ulp(problem.dtype, all.gradient);
+    }
+  return references;
+}
+
+}  // namespace flash_ladder

@@ -1,0 +1,56 @@
+// What a backward problem has beyond Q, K and V: its other inputs, and the expected gradients.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "worker/inputs.h"
+#include "worker/parallel.h"
+#include "worker/reference.h"
+#include "worker/tensors.h"
+
+namespace flash_ladder {
+
+/// The size of dO's elements, z · factor, where z is a standard normal number. A loss that is a mean over many tokens has small
+/// gradients, and loss scaling makes them large (Micikevicius et al., "Mixed Precision Training", 2018).
+enum class OutputGradient {
+  normal,  // factor 1
+  large,   // factor 4096: the largest elements exceed 10^4
+  small,   // factor 10^-4: close to the smallest normal number of fp16
+};
+
+/// dO, and what the forward pass leaves behind: O, computed in float64 and rounded to the type, and L, rounded to fp32.
+struct GradientInputs {
+  HostBuffer dO, O;
+  TensorLayout dO_layout, O_layout;
+  std::vector<float> log_sum_exp;  // [batch][heads][seq_len]
+  // The same in float64, and D = rowsum(dO ∘ O): what the reference uses. [batch][heads][seq_len]
+  std::vector<double> exact_log_sum_exp, exact_D;
+};
+
+/// The inputs of a backward problem whose Q, K and V are `inputs`. If they have gaps, dO has the layout
+/// [batch, heads, seq_len, head_dim], so that no other tensor has its strides. Throws std::logic_error for a problem with
+/// fields that only extensions solve. Work: 2 · head_dim multiplications per score, in float64 and in fp32.
+std::shared_ptr<const GradientInputs> make_gradient_inputs(const Inputs& inputs, Packing packing,
+                                                           OutputGradient output_gradient, std::uint64_t seed,
+                                                           const Progress& progress = {}, int threads = 0);
+
+constexpr std::array<std::string_view, 3> kGradientNames = {"dQ", "dK", "dV"};
+
+/// The first of dO, O and L that a launch has changed. `after` holds DeviceProblem::gradient_inputs().
+std::optional<std::string> find_changed_input(const GradientInputs& before, const std::vector<HostBuffer>& after);
+
+/// dQ, dK and dV in float64, by the formulas of common/gradients.h, for selected rows of each. `problem.seq_len` of a Reference
+/// is the number of its tensor's rows. The bound is 2 · max|base - gradient| + one ulp of the type at max|gradient|,
+/// per (batch, head), where base is in fp32, takes D from dO and the rounded O, rounds P and dS to the input type before
+/// they are multiplied, and rounds the result. Neither has a log-sum-exp. Work: 7 · head_dim multiplications per selected
+/// row and row of the other kind, in float64 and in fp32.
+std::array<Reference, 3> make_gradient_references(const Inputs& inputs, std::int64_t row_tile, std::uint64_t seed,
+                                                  const Progress& progress = {}, int threads = 0);
+
+}  // namespace flash_ladder
