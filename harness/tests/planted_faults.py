@@ -2009,8 +2009,8 @@ FAULTS += [
         "heads of Q take the heads of K and V in turn",
         "hopper_grouped_heads",
         "The producer",
-        "head_of(q_tile) / group, batch_of(q_tile),",
-        "head_of(q_tile) % group, batch_of(q_tile),",
+        "const Source source = {head_of(q_tile) / group, batch_of(q_tile)};",
+        "const Source source = {head_of(q_tile) % group, batch_of(q_tile)};",
     ),
     Fault(
         "a head of K and V is shared by as many heads as there are of K and V",

@@ -410,10 +410,8 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
       // P V of the previous step, and S of this one. S pretends to need a result of O += P V, as in 16: `zero` is 0. With this
       // one, the mmas of S alternate with those of P V; with others, S comes last and waits for itself.
       finish_step();
-      constexpr int kTieM = kCausal ? 1 : 0, kTieN = kCausal ? 15 : 13;
-      static_assert(kMmaM > kTieM && kHeadDim / 8 > kTieN);
-      start_step(stage * kStageSize + kv_row % kBlockKV * kHeadDim, __float_as_int(O_rmem[kTieM][kTieN][3]) & zero,
-                 keys);
+      const int tie = __float_as_int(O_rmem[kCausal ? 1 : 0][kCausal ? 15 : 13][3]) & zero;
+      start_step(stage * kStageSize + kv_row % kBlockKV * kHeadDim, tie, keys);
       if (is_first_step) mbarrier_arrive(&empty[(ring_tile - 1) % kStages]);  // previous tile has been read
     };
     // For each further step of 16 keys, from the end to the start. The diagonal cuts at most a warp's first three steps.

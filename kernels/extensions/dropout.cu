@@ -544,11 +544,11 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
       if (is_first_step) wait(&full[stage], ring_tile / kStages % 2);
       // In the middle of a tile, copy the next one, which may be the first for the next query tile.
       if (kv_row % kBlockKV == kBlockKV / 2 - kStepKV) copy_next(ring_tile, kv_row / kBlockKV);
-      // P V of the previous step, and S of this one. S pretends to need a result of O += P V, as in 16: `zero` is 0.
+      // P V of the previous step, and S of this one. S pretends to need a result of O += P V, as in 16: `zero` is 0. With this
+      // one, the mmas of S alternate with those of P V; with others, S comes last and waits for itself.
       finish_step();
-      static_assert(kHeadDim / 8 > 5);
-      start_step(stage * kStageSize + kv_row % kBlockKV * kHeadDim, __float_as_int(O_rmem[0][5][3]) & zero, kv_row,
-                 cut);
+      const int tie = __float_as_int(O_rmem[kWindow ? 1 : 0][kWindow ? 15 : 13][3]) & zero;
+      start_step(stage * kStageSize + kv_row % kBlockKV * kHeadDim, tie, kv_row, cut);
       if (is_first_step) mbarrier_arrive(&empty[(ring_tile - 1) % kStages]);  // previous tile has been read
     };
     // For each further step of 16 keys, from the end to the start. The window's end cuts at most a warp's first three steps,
