@@ -72,7 +72,8 @@ nb::dict dict_of(const DeviceInfo& info) {
 
 nb::list kernels() {
   nb::list names;
-  for (const Version& version : versions()) names.append(label(version));
+  for (const Version& version : versions())
+    if (version.kind != ProblemKind::backward) names.append(label(version));  // forward() refuses those
   return names;
 }
 

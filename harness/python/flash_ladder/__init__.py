@@ -94,8 +94,8 @@ class DeviceInfo:
 
 
 def kernels() -> list[str]:
-    """The versions of the ladder in order, then its extensions: ["01_naive", …]. `kernel=` accepts each of these, or
-    its number: "01" or 1.
+    """The versions of the ladder that compute O, in order, then its extensions: ["01_naive", …]. `kernel=` accepts each
+    of these, or its number: "01" or 1.
     """
     return _gpu.kernels()
 
