@@ -575,6 +575,10 @@ def extension_cell(device: Device, name: str, base: str) -> str:
         here = recorded(load_device(device.folder, "e4m3"), name)
     if here is None or there is None:
         return "not recorded"
+    files = {file.kernel: ROOT / "profiles" / device.folder / f"{file.stem}.json" for file in kernel_files(ROOT)}
+    hashes = {kernel: json.loads(files[kernel].read_text(encoding="utf-8"))["code_hash"] for kernel in (name, base)}
+    if not is_of_present_code({"code_hash": hashes}):
+        return f"{three_digits(here)}, from an earlier text"  # of it or of its base: not compared
     return f"{three_digits(here)} ({gain(here / there)})"
 
 
