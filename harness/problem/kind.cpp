@@ -5,12 +5,32 @@
 namespace flash_ladder {
 
 const KindOfProblem& describe(ProblemKind kind) {
-  static constexpr KindOfProblem kForward{
-      .name = "forward", .work = 1, .outputs = "O", .has_probes = true, .has_peers = true};
-  static constexpr KindOfProblem kBackward{
-      .name = "backward", .work = 2.5, .outputs = "dQ, dK and dV", .has_probes = false, .has_peers = false};
+  constexpr std::string_view kSeveralTiles =
+      "With few SMs, a CTA takes several query tiles; with 5, CTAs take different numbers of them";
+  constexpr std::string_view kSecondTile =
+      "where each CTA has one query tile, it is right: something is wrong from a CTA's second query tile on";
+  static constexpr KindOfProblem kForward{.name = "forward",
+                                          .work = 1,
+                                          .outputs = "O",
+                                          .few_sms = kSeveralTiles,
+                                          .wrong_on_few_sms = kSecondTile,
+                                          .has_probes = true,
+                                          .has_peers = true};
+  static constexpr KindOfProblem kBackward{.name = "backward",
+                                           .work = 2.5,
+                                           .outputs = "dQ, dK and dV",
+                                           .few_sms = kSeveralTiles,
+                                           .wrong_on_few_sms = kSecondTile,
+                                           .has_probes = false,
+                                           .has_peers = false};
   static constexpr KindOfProblem kDecoding{
-      .name = "decoding", .work = 1, .outputs = "O", .has_probes = true, .has_peers = true};
+      .name = "decoding",
+      .work = 1,
+      .outputs = "O",
+      .few_sms = "With few SMs, the keys are divided into fewer parts",
+      .wrong_on_few_sms = "it is right: something is wrong where the keys are divided into fewer parts",
+      .has_probes = true,
+      .has_peers = true};
   switch (kind) {
     case ProblemKind::forward:
       return kForward;

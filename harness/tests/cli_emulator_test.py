@@ -52,6 +52,12 @@ def test_a_version_whose_ctas_stay_is_checked_with_few_sms(emulator: Cli, kernel
     assert {"normal inputs", "a single tile", "tensors with gaps on 5 SMs"} <= set(result["checked"])
 
 
+def test_a_version_that_divides_the_keys_is_checked_with_few_sms(emulator: Cli) -> None:
+    card = emulator(K, "D02", *EMULATOR).words
+    assert "one query, caches of several lengths on 3 SMs" in card
+    assert "the requested problem. With few SMs, the keys are divided into fewer parts" in card
+
+
 def test_the_number_of_sms_is_not_named_where_the_grid_does_not_depend_on_it(emulator: Cli) -> None:
     card = emulator(K, "14", *EMULATOR).words
     assert "Checked normal inputs; offset-mean inputs; " in card and " SMs" not in card.partition("Checked")[2]

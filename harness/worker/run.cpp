@@ -302,10 +302,8 @@ Diagnosis diagnose_set(const CheckSet& set, const Checked& checked, const Versio
   Diagnosis diagnosis = diagnose({inputs, set.distribution, reference, *output}, sets, tiling_of(configuration), launch,
                                  events.reporter("diagnose " + set.name));
   if (wrong_on_few_sms)
-    diagnosis.sentences.insert(diagnosis.sentences.begin(),
-                               fmt::format("With all SMs, where each CTA has one query tile, it is right: something is "
-                                           "wrong from a CTA's second query tile on (FLASH_LADDER_SM_COUNT={}).",
-                                           set.sms));
+    diagnosis.sentences.insert(diagnosis.sentences.begin(), fmt::format("With all SMs, {} (FLASH_LADDER_SM_COUNT={}).",
+                                                                        kind_of(version).wrong_on_few_sms, set.sms));
   return diagnosis;
 }
 

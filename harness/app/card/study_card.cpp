@@ -9,6 +9,7 @@
 #include "app/card/hints.h"
 #include "app/card/opcode_counts.h"
 #include "host/sm_limits.h"
+#include "problem/kind.h"
 #include "rules/support.h"
 #include "sass/machine_code.h"
 
@@ -37,15 +38,12 @@ std::string format_correctness(const StudyCard& card, const Paint& paint) {
   return text;
 }
 
-// With few SMs, each CTA of a persistent version processes several query tiles.
-std::string format_checked(const Result& result) {
-  if (result.checked.empty()) return "";
+std::string format_checked(const StudyCard& card) {
+  const std::vector<std::string>& checked = card.result.checked;
+  if (checked.empty()) return "";
   const auto on_few_sms = [](const std::string& name) { return name.ends_with(" SMs"); };
-  const char* what = std::ranges::any_of(result.checked, on_few_sms)
-                         ? ". With few SMs, a CTA takes several query tiles; with 5, CTAs take different numbers of "
-                           "them"
-                         : "";
-  return fmt::format("{}{}", fmt::join(result.checked, "; "), what);
+  const bool any = std::ranges::any_of(checked, on_few_sms);
+  return fmt::format("{}{}{}", fmt::join(checked, "; "), any ? ". " : "", any ? kind_of(card.version).few_sms : "");
 }
 
 std::string format_speed(const StudyCard& card, const Paint& paint) {
@@ -174,7 +172,7 @@ std::string format_study_card(const StudyCard& card, const Paint& paint) {
   line("Problem", describe_with_data(result.problem, result.data));
   line("Tuned", card.tuned);
   if (card.ran || result.status == Status::skipped) line("Correct", format_correctness(card, paint));
-  line("Checked", format_checked(result));
+  line("Checked", format_checked(card));
   if (!card.version.deterministic)
     line("Repeated",
          "launches may differ in their last bits: CTAs add to the same elements in any order. Each is checked.");
