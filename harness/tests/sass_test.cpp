@@ -567,10 +567,12 @@ TEST(StudyFiles, NoConfigurationSpills) {
   const std::string recorded = "13.0.", toolkit = FLASH_LADDER_TOOLKIT;
   if (!toolkit.starts_with(recorded))
     GTEST_SKIP() << "spills are looked for under CUDA " << recorded << "x, and this is " << toolkit;
-  // From causal on, the extensions of 16 lack a few registers. What they spill is not used in the loop without a mask.
+  // From causal on, the extensions of 16 lack a few registers. What they spill is not used in the loop without a mask. D03 uses
+  // all registers that twelve warps of an SM can have, and sm_86 lacks two.
   const std::set<std::string> spilling = {"window", "grouped_heads", "lengths", "scores", "longest_first", "packed"};
   const auto may_spill = [&](const Version& version, const std::string& architecture) {
     const bool few = label(version) == "causal", many = label(version) == "dropout";
+    if (label(version) == "D03_grouped_heads") return architecture == "sm_90" ? 0 : 20;
     if (!few && !many && !spilling.contains(label(version))) return 0;
     return architecture == "sm_90" ? (few ? 8 : many ? 308 : 48) : few ? 24 : many ? 188 : 144;
   };

@@ -1,6 +1,7 @@
 // What a version that is made for few queries accepts, and what it is checked with.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <set>
 
@@ -45,10 +46,12 @@ TEST(Decoding, MoreQueriesAreRefusedWithTheLimit) {
 TEST(Decoding, IsCheckedWithFewQueriesAndCachesOfAllLengths) {
   std::set<std::int64_t> queries, keys;
   bool repeated = false;
+  std::int64_t group = 0;
   for (const CheckSet& set : check_sets(kVersion, kConfiguration, kProblem, {})) {
     EXPECT_EQ(why_unsupported(kVersion, kConfiguration, set.problem), std::nullopt) << set.name;
     queries.insert(set.problem.seq_len);
     keys.insert(set.problem.lengths_kv.begin(), set.problem.lengths_kv.end());
+    if (set.problem.kv_heads > 0) group = std::max(group, set.problem.heads / set.problem.kv_heads);
     // More batch entries than SMs, and launches that have to agree.
     repeated = repeated || (set.launches > 1 && set.sms > 0 && set.problem.batch > set.sms);
   }
@@ -56,6 +59,7 @@ TEST(Decoding, IsCheckedWithFewQueriesAndCachesOfAllLengths) {
   for (const std::int64_t length : {0, 1, 7, 8, 9}) EXPECT_TRUE(keys.contains(length)) << length;
   EXPECT_TRUE(repeated);
   EXPECT_GT(*keys.rbegin(), 32 * 64);  // more parts than lanes
+  EXPECT_GT(group, 16);                // more heads than rows of an mma
 }
 
 }  // namespace

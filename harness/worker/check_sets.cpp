@@ -21,6 +21,8 @@ constexpr std::int64_t kScoresForEveryRow = 1 << 24;
 constexpr std::int64_t kScoresOfManyTiles = 1 << 15;
 // More than 32 parts of 64 keys, and a part of another one.
 constexpr std::int64_t kKeysOfLongCache = 36 * 64 + 9;
+// Two tiles of the 16 rows of an mma, of which the second is not full.
+constexpr std::int64_t kHeadsOfLargeGroup = 27;
 
 // The smallest odd number of tiles, at least 3, that has kMinKeys keys.
 std::int64_t odd_tiles(std::int64_t block_kv) {
@@ -420,7 +422,8 @@ void add_other_fields(Sets& sets, const Solves& solves, const Configuration& con
 }
 
 // One query of each head, and as many as the version solves, against caches of 0, 1 and numbers of keys around whole tiles, and
-// against long ones: a version that divides the keys among CTAs has more parts than a warp has lanes.
+// against long ones: a version that divides the keys among CTAs has more parts than a warp has lanes. A version that takes the
+// heads of a group together has more of them than an mma has rows.
 void add_decoding(Sets& sets, const Version& version, const Configuration& configuration) {
   const std::int64_t block_kv = configuration.block_kv;
   AttentionProblem cache = small_problem(configuration);
@@ -449,6 +452,14 @@ void add_decoding(Sets& sets, const Version& version, const Configuration& confi
   long_cache.seq_len_kv = kKeysOfLongCache;
   long_cache.lengths_kv = {kKeysOfLongCache, kKeysOfLongCache * 2 / 3};
   sets.push_back({.name = "one query, long caches", .problem = long_cache, .distribution = Distribution::ramp});
+
+  AttentionProblem large_groups = small_problem(configuration);
+  large_groups.heads = 2 * kHeadsOfLargeGroup;
+  large_groups.kv_heads = 2;
+  large_groups.seq_len = 1;
+  sets.push_back({.name = "one query, many heads of Q for each of K and V",
+                  .problem = large_groups,
+                  .distribution = Distribution::offset_mean});
 }
 
 // Gradients that are far from 1; scores that are far from 0, so that most rows see little more than one key; keys that are all the same,
