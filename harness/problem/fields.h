@@ -38,7 +38,7 @@ inline constexpr std::tuple kFields{
                         .value_name = "N",
                         .help = "Keys and values (same as --seq-len)",
                         .same_as = &AttentionProblem::seq_len},
-    Field<std::int64_t>{"head_dim", &AttentionProblem::head_dim, "N", "({}, the only one that the versions support)"},
+    Field<std::int64_t>{"head_dim", &AttentionProblem::head_dim, "N", "({}, the only one that most versions support)"},
     Field<Dtype>{"dtype", &AttentionProblem::dtype, "TYPE", "fp16, bf16, or e4m3, which few versions compute (fp16)"},
     Field<bool>{"causal", &AttentionProblem::causal, "",
                 "Causal mask: a query sees no later key; the last query sees all keys", &Solves::causal},

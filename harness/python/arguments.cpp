@@ -266,7 +266,7 @@ AttentionProblem check_arrays(const Arrays& arrays, const AttentionProblem& aske
   problem = in_plainest_form(std::move(problem));
   if (const auto why = why_impossible(problem, kArguments)) throw UsageError(*why);
   if (problem.head_dim < 1)
-    throw UsageError(fmt::format("{} is {}; allowed: 128", kArguments.size("head_dim"), problem.head_dim));
+    throw UsageError(fmt::format("{} is {}; allowed: 1 or more", kArguments.size("head_dim"), problem.head_dim));
   for (const Array* array : {&q, &k, &v, &out}) check_layout(*array);
   if (problem.packed)
     for (const auto& [array, name, rows] :

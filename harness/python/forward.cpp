@@ -243,6 +243,16 @@ std::optional<std::string> why_no_log_sum_exp(const Version& version, bool log_s
                      fmt::join(others, " or "));
 }
 
+// Those for which a version computes O in this type.
+std::set<std::int64_t> head_dims_on(const DeviceInfo& device, Dtype dtype) {
+  std::set<std::int64_t> found;
+  for (const Version& version : versions())
+    if (version.kind != ProblemKind::backward && !why_not_on_device(version, device))
+      for (const Configuration& configuration : version.configurations)
+        if (configuration.dtype == dtype) found.insert(configuration.head_dim);
+  return found;
+}
+
 // The newest version of the ladder that the device runs, if it solves the problem; otherwise an extension that does, on a
 // Hopper GPU preferably one of Hopper's. With the causal mask, an extension that solves fewer other fields is faster, although not
 // for all problems (docs/results.md). Of those that solve the same, the last one is chosen.
@@ -271,6 +281,9 @@ const Version& fastest_version(const AttentionProblem& problem, bool log_sum_exp
   if (fields.size() > 1)
     throw UsageError(fmt::format("no version that {} runs solves {} together; leave one out", device.name,
                                  fmt::join(fields, " and ")));
+  if (const auto head_dims = head_dims_on(device, problem.dtype); !head_dims.contains(problem.head_dim))
+    throw UsageError(fmt::format("{} is {}; allowed: {}", kArguments.size("head_dim"), problem.head_dim,
+                                 fmt::join(head_dims, ", ")));
   return newest;  // of which the caller says what it does not solve
 }
 

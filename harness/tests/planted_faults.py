@@ -37,6 +37,7 @@ class Fault:
     says: tuple[str, ...] = ()  # and what it must say
     first: bool = False  # the finding must come before all others
     waits_at: str = ""  # the place of the last wait of the first finding's thread
+    head_dim: int | None = None  # of the problem that shows it, if the kernel has several
 
     @property
     def file(self) -> str:
@@ -1887,6 +1888,30 @@ FAULTS += [
         "dropout_bits(static_cast<std::uint32_t>(dropout_seed)",
     ),
     Fault(
+        "beyond 128, a thread copies the first chunk of its share of a row only",
+        "head_dims",
+        "Starts copying a thread's share",
+        "tile_gmem + col, row",
+        "tile_gmem, row",
+        head_dim=256,
+    ),
+    Fault(
+        "rows of 192 bytes are swizzled like others where fragments are read",
+        "head_dims",
+        "The same for a fragment",
+        "Traits::kSwizzled * Traits::kChunk",
+        "8 * Traits::kChunk",
+        head_dim=96,
+    ),
+    Fault(
+        "query tiles are counted as if they all had 256 rows",
+        "head_dims",
+        "Launch as many CTAs",
+        "/ Traits::kBlockQ",
+        "/ 256",
+        head_dim=192,
+    ),
+    Fault(
         "the log-sum-exp is relative to the next query tile's first guess",
         "hopper_log_sum_exp",
         "Store L",
@@ -2231,7 +2256,8 @@ FAULTS += [
         "B02_fused",
         "dQ += dS K",
         "atomicAdd(row_of_dQ<Traits>(args, batch, head, q_row + row + query) + i * kThreadCols + thread_col,",
-        "[](float* at, float x) { *at += x; }(row_of_dQ<Traits>(args, batch, head, q_row + row + query) + i * kThreadCols + thread_col,",
+        "[](float* at, float x) { *at += x; }("
+        "row_of_dQ<Traits>(args, batch, head, q_row + row + query) + i * kThreadCols + thread_col,",
         "race",
         "dQ += dS K + 9",
     ),
@@ -2600,9 +2626,22 @@ def broken(fault: Fault, source: Path) -> str:
     namespace = fault.kernel if fault.is_extension else f"v{fault.kernel.split('_')[0]}"
     text = text.replace(f"flash_ladder::{namespace}", f"flash_ladder::{fault.version}")
     text = text.replace(".source = __FILE__", f'.source = "kernels/extensions/{fault.version}.cu"')
-    # The first configuration is enough, and compiles in a fraction of the time.
-    text = re.sub(r"(\.configurations =\s*\{configuration<.*?\)),.*?\},\n\}\);", r"\1},\n});", text, flags=re.DOTALL)
+    # One configuration is enough, and compiles in a fraction of the time.
+    text = re.sub(
+        r"(?<=\.configurations = \{)configuration<.*?(?=\},\n\}\);)",
+        lambda all_of_them: first_configuration(all_of_them[0], fault.head_dim),
+        text,
+        flags=re.DOTALL,
+    )
     return f'#include <cstdio>\n#line 1 "{source.as_posix()}"\n{text}'
+
+
+def first_configuration(text: str, head_dim: int | None) -> str:
+    """The first one in the text of a list of configurations, or the first one of a head_dim."""
+    each = re.findall(r"configuration<.*?>\(.*?\)(?=,\s|$)", text, flags=re.DOTALL)
+    if head_dim is None:
+        return each[0]
+    return next(one for one in each if re.match(rf"configuration<Traits<\w+, {head_dim}, ", one))
 
 
 def lines_of(source: Path, place: str) -> range:

@@ -9,6 +9,7 @@ from emulator_worker import run_worker, run_worker_that_prints
 from planted_faults import FAULTS, MOVED, PROBES, Fault, lines_of
 
 ONE_QUERY = {"batch": 1, "heads": 2, "seq_len": 1, "seq_len_kv": 253, "head_dim": 128, "dtype": "fp16"}
+FORWARD = {"batch": 1, "heads": 2, "seq_len": 256, "seq_len_kv": 256, "dtype": "fp16"}
 KERNELS = Path(__file__).resolve().parents[2] / "kernels"
 
 
@@ -17,6 +18,8 @@ def test_fault_is_caught(fault: Fault) -> None:
     request: dict[str, Any] = {"kernel": fault.version, "max_instructions": 8_000_000}
     if fault.is_decoding:
         request["problem"] = ONE_QUERY
+    if fault.head_dim is not None:
+        request["problem"] = FORWARD | {"head_dim": fault.head_dim}
     if fault.finding is None:
         result = run_worker("harness-worker-faults", **request)
         assert result["status"] == "wrong", result

@@ -100,6 +100,18 @@ def test_fields(fl: ModuleType, fields: dict[str, Any]) -> None:
         assert_close(fl.forward(*arrays, **fields), attention_and_lse(*arrays, **fields)[0])
 
 
+@pytest.mark.parametrize("head_dim", [64, 96, 192, 256])
+@pytest.mark.parametrize("fields", [{}, {"causal": True}, FIELDS[-3]], ids=lambda fields: "_".join(fields) or "plain")
+def test_head_dims(fl: ModuleType, head_dim: int, fields: dict[str, Any]) -> None:
+    arrays = [np.concatenate([array, array[..., ::-1]], axis=-1)[..., :head_dim] for array in (Q, K, V)]
+    arrays = arrays[0][:, :100], arrays[1][:, :130, :2], arrays[2][:, :130, :2]
+    assert fl.which(*arrays, **fields) == "head_dims"
+    out, lse = fl.forward(*arrays, **fields, return_lse=True)
+    expected, expected_lse = attention_and_lse(*arrays, **fields)
+    assert_close(out, expected)
+    assert_close(lse, expected_lse)
+
+
 @pytest.mark.parametrize("fields", [{}, {"causal": True}, *FIELDS[-4:]], ids=lambda fields: "_".join(fields) or "plain")
 def test_packed_sequences(fl: ModuleType, fields: dict[str, Any]) -> None:
     of_q, of_k = [0, 10, 10, 100], [0, 7, 70, 130]
@@ -125,7 +137,7 @@ def test_dropout_drops_by_position(fl: ModuleType) -> None:
     one_hot[0, range(128), :, range(128)] = 1
     arguments = {"dropout_p": 0.5, "dropout_seed": 3}
     arrays = zeros, np.zeros_like(one_hot), one_hot
-    assert fl.which(*arrays, **arguments) == "dropout"
+    assert fl.which(*arrays, **arguments) == "head_dims", "the last one that has dropout"
     out, lse = fl.forward(*arrays, **arguments, return_lse=True)
     for head in range(4):
         kept = random_bytes(3, 0, head, 40, 128) < 128

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import threading
 import time
 from collections.abc import Iterator
@@ -37,11 +38,16 @@ def normal(*shape: int, dtype: str = "float16", seed: int = 0) -> torch.Tensor:
 
 
 def inputs(
-    batch: int = 2, seq_len: int = 512, seq_len_kv: int = 1024, heads: int = 3, dtype: str = "float16"
+    batch: int = 2,
+    seq_len: int = 512,
+    seq_len_kv: int = 1024,
+    heads: int = 3,
+    dtype: str = "float16",
+    head_dim: int = 128,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    q = normal(batch, seq_len, heads, 128, dtype=dtype, seed=1)
-    k = normal(batch, seq_len_kv, heads, 128, dtype=dtype, seed=2)
-    v = normal(batch, seq_len_kv, heads, 128, dtype=dtype, seed=3)
+    q = normal(batch, seq_len, heads, head_dim, dtype=dtype, seed=1)
+    k = normal(batch, seq_len_kv, heads, head_dim, dtype=dtype, seed=2)
+    v = normal(batch, seq_len_kv, heads, head_dim, dtype=dtype, seed=3)
     return q, k, v
 
 
@@ -79,10 +85,12 @@ def test_every_configuration_of_every_kernel(fl: ModuleType, kernel: str, dtype:
     of_dtype = [config for config in fl.configs(kernel) if config.dtype == dtype]
     if not of_dtype and fl.configs(kernel):
         pytest.skip(f"{kernel} computes {fl.configs(kernel)[0].dtype} alone")
-    configs = [config for config in of_dtype if config.smem_bytes <= limit]
-    assert configs
-    for shape in ({}, {"batch": 1, "seq_len": 256, "seq_len_kv": 256, "heads": 1}, {"batch": 5, "heads": 40}):
-        q, k, v = inputs(dtype=dtype, **shape)
+    of_gpu = [config for config in of_dtype if config.smem_bytes <= limit]
+    assert of_gpu
+    shapes = ({}, {"batch": 1, "seq_len": 256, "seq_len_kv": 256, "heads": 1}, {"batch": 5, "heads": 40})
+    for shape, head_dim in itertools.product(shapes, {config.head_dim for config in of_gpu}):
+        configs = [config for config in of_gpu if config.head_dim == head_dim]
+        q, k, v = inputs(dtype=dtype, head_dim=head_dim, **shape)
         expected = reference(q, k, v)
         for config in configs:
             out = fl.forward(q, k, v, kernel=kernel, config=config.name)
@@ -345,7 +353,7 @@ REFUSED = {
     "k and v": ("dict(v=v[:, 1:])", ValueError, "k has shape (2, 1024, 3, 128) and v has shape (2, 1023, 3, 128)"),
     "heads": ("dict(q=q[:, :, 1:])", ValueError, "k.shape[2] (heads of k and v, other than q's) 3 does not divide q."),
     "no batch": ("dict(q=q[:0], k=k[:0], v=v[:0])", ValueError, "q.shape[0] (batch) 0 is out of range"),
-    "head_dim": ("dict(q=q[..., :64], k=k[..., :64], v=v[..., :64])", ValueError, "q.shape[3] (head_dim) 64 is not "),
+    "head_dim": ("dict(q=q[..., :40], k=k[..., :40], v=v[..., :40])", ValueError, "q.shape[3] (head_dim) is 40; "),
     "queries": ("dict(q=q[:, :200], kernel=16)", ValueError, "q.shape[1] (seq_len) 200 is not a multiple of "),
     "head_dim apart": ("dict(k=k.mT.contiguous().mT)", ValueError, "k has stride 3 in its last dimension, head_dim"),
     "address": ("dict(q=torch.cat([q, q], -1)[..., 4:132])", ValueError, "q begins at address 0x"),

@@ -38,13 +38,15 @@ def normal(*shape: int, dtype: DTypeLike = np.float16, seed: int = 0) -> np.ndar
     return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
 
 
-def inputs(dtype: DTypeLike = np.float16, batch: int = 2, heads: int = 3, keys: int = KEYS) -> list[np.ndarray]:
+def inputs(
+    dtype: DTypeLike = np.float16, batch: int = 2, heads: int = 3, keys: int = KEYS, head_dim: int = 128
+) -> list[np.ndarray]:
     lengths = (QUERIES, keys, keys)
-    return [normal(batch, length, heads, 128, dtype=dtype, seed=seed) for seed, length in enumerate(lengths)]
+    return [normal(batch, length, heads, head_dim, dtype=dtype, seed=seed) for seed, length in enumerate(lengths)]
 
 
-def inputs_for(kernel: str, dtype: DTypeLike, keys: int) -> list[np.ndarray]:
-    q, k, v = inputs(dtype, batch=1, heads=2, keys=keys)
+def inputs_for(kernel: str, dtype: DTypeLike, keys: int, head_dim: int = 128) -> list[np.ndarray]:
+    q, k, v = inputs(dtype, batch=1, heads=2, keys=keys, head_dim=head_dim)
     return [q[:, :FEW_QUERIES].copy() if kernel in FOR_FEW_QUERIES else q, k, v]
 
 
@@ -66,17 +68,19 @@ def same_bits(a: np.ndarray, b: np.ndarray) -> bool:
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("kernel", IN_16_BITS)
 def test_every_configuration_of_every_kernel(fl: ModuleType, kernel: str, dtype: np.dtype) -> None:
-    configs = [config for config in fl.configs(kernel) if config.dtype == dtype.name]
-    assert configs
-    q, k, v = inputs_for(kernel, dtype, keys=lcm(128, *(config.block_kv for config in configs)))
-    before = [array.copy() for array in (q, k, v)]
-    expected = reference(q, k, v)
-    for config in configs:
-        out = fl.forward(q, k, v, kernel=kernel, config=config.name)
-        assert (out.shape, out.dtype, type(out)) == (q.shape, dtype, np.ndarray)
-        assert_close(out, expected)
-    assert same_bits(fl.forward(q, k, v, kernel=kernel), fl.forward(q, k, v, kernel=kernel, config=configs[0].name))
-    assert all(same_bits(array, copy) for array, copy in zip((q, k, v), before, strict=True))
+    of_dtype = [config for config in fl.configs(kernel) if config.dtype == dtype.name]
+    assert of_dtype
+    for head_dim in {config.head_dim for config in of_dtype}:
+        configs = [config for config in of_dtype if config.head_dim == head_dim]
+        q, k, v = inputs_for(kernel, dtype, lcm(128, *(config.block_kv for config in configs)), head_dim)
+        before = [array.copy() for array in (q, k, v)]
+        expected = reference(q, k, v)
+        for config in configs:
+            out = fl.forward(q, k, v, kernel=kernel, config=config.name)
+            assert (out.shape, out.dtype, type(out)) == (q.shape, dtype, np.ndarray)
+            assert_close(out, expected)
+        assert same_bits(fl.forward(q, k, v, kernel=kernel), fl.forward(q, k, v, kernel=kernel, config=configs[0].name))
+        assert all(same_bits(array, copy) for array, copy in zip((q, k, v), before, strict=True))
 
 
 def in_8_bits(heads: int = 3) -> tuple[list[np.ndarray], np.ndarray]:
@@ -377,8 +381,8 @@ REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         ValueError,
         "q has shape (1, 256, 3, 128) and k has shape (2, 512, 3, 128); ",
     ),
-    "head_dim": (cut(..., slice(64)), ValueError, "q.shape[3] (head_dim) 64 is not supported by "),
-    "no head_dim": (cut(..., slice(0)), ValueError, "q.shape[3] (head_dim) is 0; allowed: 128"),
+    "head_dim": (cut(..., slice(40)), ValueError, "q.shape[3] (head_dim) is 40; allowed: 64, "),
+    "no head_dim": (cut(..., slice(0)), ValueError, "q.shape[3] (head_dim) is 0; allowed: 1 or more"),
     "no batch": (cut(slice(0)), ValueError, "q.shape[0] (batch) 0 is out of range; allowed: 1 to 2147483647"),
     "no heads": (cut(..., slice(0), slice(None)), ValueError, "q.shape[2] (heads) 0 is out of range; allowed: 1 to "),
     "no queries": ({"q": Q[:, :0]}, ValueError, "q.shape[1] (seq_len) 0 is out of range; allowed: 1 to 2147483647"),
