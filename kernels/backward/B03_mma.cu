@@ -6,9 +6,8 @@
 //             and dS passes through shared memory.
 // Changed     Each of the four warps owns 16 keys, and 16 queries of dQ. All products are mmas on fragments, which plain
 //             loads of 32 and 16 bits gather from shared memory, as in version 04. Tiles stay 16-bit there, and have 64
-//             rows instead of 32. P and dS are rounded to 16 bits. L and D are copied to shared memory, because their
-//             addresses would take registers, all of which are in use. dK and dV leave through shared memory. row_sums
-//             uses mmas, too, so that D is still added in the order of dP.
+//             rows instead of 32. P and dS are rounded to 16 bits. L and D are copied to shared memory with the tiles. dK
+//             and dV leave through shared memory. row_sums uses mmas, too, so that D is still added in the order of dP.
 // Prediction  FFMA vanishes. As in version 04, fragment loads whose eight rows start in the same bank use up most of the
 //             gain: per element of S, shared memory takes 6 cycles instead of 8, so its limit rises to about 50 TFLOP/s.
 //             There are fewer atomics and far fewer barriers per element, so B03 comes closer to its limit than B02: 2x.
@@ -111,15 +110,16 @@ __device__ std::uint32_t load_column_pair(const Element* X_smem, int row, int co
   return high << 16 | low;
 }
 
-// B = X[16 rows][all of head_dim]: dO, Q and K.
-template <typename Traits, typename Element = typename Traits::Element>
-__device__ void load_B_fragments(std::uint32_t (&B)[Traits::kHeadDim / 8][2], const Element* X_smem, int mma_k) {
+// B = X[16 rows][8 · kCount columns]: dO, Q and K.
+template <typename Traits, int kCount, typename Element = typename Traits::Element>
+__device__ void load_B_fragments(std::uint32_t (&B)[kCount][2], const Element* X_smem, int mma_k, int first_col = 0) {
   const int group = threadIdx.x % 32 / 4, pair = threadIdx.x % 4 * 2;
 #pragma unroll
-  for (int mma_n = 0; mma_n < Traits::kHeadDim / 8; ++mma_n)
+  for (int mma_n = 0; mma_n < kCount; ++mma_n)
 #pragma unroll
     for (int i = 0; i < 2; ++i)
-      B[mma_n][i] = load_column_pair<Traits::kHeadDim>(X_smem, mma_k * 16 + i * 8 + pair, mma_n * 8 + group);
+      B[mma_n][i] =
+          load_column_pair<Traits::kHeadDim>(X_smem, mma_k * 16 + i * 8 + pair, first_col + mma_n * 8 + group);
 }
 
 // A = dS[16 queries][16 keys], from a tile that holds dSᵀ.
@@ -252,6 +252,8 @@ __global__ void __launch_bounds__(Traits::kNumThreads) flash_gradients(Attention
   const Element* dO_gmem = gradients.dO.row<Element>(batch, head, 0);  // [seq_len][kHeadDim]
   const float* L_gmem = gradients.log_sum_exp + (batch * args.heads + head) * std::int64_t{args.seq_len};  // [seq_len]
   const float* D_gmem = row_of_D(args, batch, head);                                                       // [seq_len]
+  // [seq_len][kHeadDim]: the sums of dQ, from this lane's first element on
+  float* sums_gmem = row_of_dQ<Traits>(args, batch, head, warp_row + group) + pair;
 
   float dK_rmem[kHeadDim / 8][4] = {}, dV_rmem[kHeadDim / 8][4] = {};  // [mma_n][D], 16 keys × kHeadDim
 
@@ -305,25 +307,30 @@ __global__ void __launch_bounds__(Traits::kNumThreads) flash_gradients(Attention
     multiply_transposed<Traits>(dV_rmem, P_rmem, dO_smem);
     multiply_transposed<Traits>(dK_rmem, dS_rmem, Q_smem);
 
-    // dQ += dS K, in memory, where other CTAs add to the same elements.
-    __syncthreads();                        // dS is complete
-    float dQ_rmem[kHeadDim / 8][4] = {};    // [mma_n][D], 16 queries × kHeadDim
-    std::uint32_t A_rmem[4];                // dS, of one mma_k
-    std::uint32_t K_rmem[kHeadDim / 8][2];  // [mma_n][B], of one mma_k
+    // dQ += dS K, in memory, where other CTAs add to the same elements: one half of the columns, then the other, which
+    // leaves registers for fragments.
+    __syncthreads();                         // dS is complete
+    std::uint32_t A_rmem[kBlockKV / 16][4];  // [mma_k][A], 16 queries × kBlockKV of dS
 #pragma unroll
-    for (int mma_k = 0; mma_k < kBlockKV / 16; ++mma_k) {
-      load_A_transposed<Traits>(A_rmem, dS_smem, warp_row, mma_k);
-      load_B_fragments<Traits>(K_rmem, K_smem, mma_k);
+    for (int mma_k = 0; mma_k < kBlockKV / 16; ++mma_k)
+      load_A_transposed<Traits>(A_rmem[mma_k], dS_smem, warp_row, mma_k);
 #pragma unroll
-      for (int mma_n = 0; mma_n < kHeadDim / 8; ++mma_n) mma_m16n8k16<Element>(dQ_rmem[mma_n], A_rmem, K_rmem[mma_n]);
-    }
+    for (int first_col = 0; first_col < kHeadDim; first_col += kHeadDim / 2) {
+      float dQ_rmem[kHeadDim / 16][4] = {};    // [mma_n][D], 16 queries × half of kHeadDim
+      std::uint32_t K_rmem[kHeadDim / 16][2];  // [mma_n][B], of one mma_k
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      float* sums_gmem = row_of_dQ<Traits>(args, batch, head, q_row + warp_row + half * 8 + group);  // [kHeadDim]
+      for (int mma_k = 0; mma_k < kBlockKV / 16; ++mma_k) {
+        load_B_fragments<Traits>(K_rmem, K_smem, mma_k, first_col);
 #pragma unroll
-      for (int mma_n = 0; mma_n < kHeadDim / 8; ++mma_n)
+        for (int mma_n = 0; mma_n < kHeadDim / 16; ++mma_n)
+          mma_m16n8k16<Element>(dQ_rmem[mma_n], A_rmem[mma_k], K_rmem[mma_n]);
+      }
 #pragma unroll
-        for (int i = 0; i < 2; ++i) atomicAdd(&sums_gmem[mma_n * 8 + pair + i], dQ_rmem[mma_n][2 * half + i]);
+      for (int mma_n = 0; mma_n < kHeadDim / 16; ++mma_n)
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          atomicAdd(&sums_gmem[q_row * kHeadDim + i / 2 * 8 * kHeadDim + first_col + mma_n * 8 + i % 2],
+                    dQ_rmem[mma_n][i]);
     }
   }
 
