@@ -2690,6 +2690,52 @@ FAULTS += [
         "out_of_bounds",
         "Store a part + 8",
     ),
+    Fault(
+        "the wait leaves the tile's own group pending",
+        "D04_cp_async",
+        "Copy K and V",
+        "cp_async_wait<Traits::kStages - 1>();",
+        "cp_async_wait<Traits::kStages>();",
+        "race",
+        "Loads 16 bytes into + 2",
+    ),
+    Fault(
+        "only tiles with keys are groups",
+        "D04_cp_async",
+        "Starts copying a tile",
+        "cp_async_commit();  //",
+        "if (kv_row < num_keys) cp_async_commit();  //",
+        "race",
+        "Loads 16 bytes into + 2",
+    ),
+    Fault(
+        "a lane reads the chunks of its neighbour",
+        "D04_cp_async",
+        "Copy K and V",
+        "KV_smem + stage",
+        "smem + (threadIdx.x ^ 1) + stage",
+    ),
+    Fault(
+        "the next tile is copied to the stage after this one",
+        "D04_cp_async",
+        "The tile is in registers",
+        "* kBlockKV, stage);",
+        "* kBlockKV, (stage + 1) % Traits::kStages);",
+    ),
+    Fault(
+        "the first chunk of V replaces the last one of K",
+        "D04_cp_async",
+        "Of V, a lane needs",
+        "(8 + i * 2 + j)",
+        "(7 + i * 2 + j)",
+    ),
+    Fault(
+        "the tile after the stages is copied too early by one",
+        "D04_cp_async",
+        "The tile is in registers",
+        "kv_row + Traits::kStages * kBlockKV",
+        "kv_row + (Traits::kStages - 1) * kBlockKV",
+    ),
 ]
 
 # Probes, not faults: these print a line for each row whose maximum changes when O is already relative to it, which is
