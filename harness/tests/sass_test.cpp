@@ -675,8 +675,10 @@ TEST(StudyFiles, HoppersSoftmaxStandsBeforeTheWaitForPV) {
       if (line.find("WARPGROUP.DEPBAR.LE gsb0, 0x0") != line.npos) between = false;
       if (between && line.find("MUFU.EX2") != line.npos) ++exponentials.back();
     }
-    // A kernel without a mask, one with the causal mask, and one with a window; the last two also with changed scores.
-    const int kernels = 1 + version.solves.causal + version.solves.window + 2 * version.solves.scores;
+    // A kernel without a mask, one with the causal mask, and one with a window; the last two also with changed scores. With
+    // lengths, one with a window, also with changed scores.
+    const Solves& solves = version.solves;
+    const int kernels = 1 + solves.causal + solves.window + 2 * solves.scores + 2 * solves.lengths;
     EXPECT_EQ(exponentials.size(), version.configurations.size() * kernels) << label(version);
     int fewest_keys = version.configurations.front().block_kv;
     for (const Configuration& configuration : version.configurations)
