@@ -632,14 +632,16 @@ TEST(StudyFiles, TheHotLoopIsTheOneOverTheKeys) {
   for_each_study([](const Version& version, const Configuration& configuration, const std::string& architecture,
                     const StaticStudy& study) {
     if (version.architecture == Architecture::sm_90a || (architecture != "sm_80" && architecture != "sm_90")) return;
-    if (!version.is_extension() && version.number < (version.track == Track::decoding ? 3 : 4)) {
+    const int first_with_mma = version.track == Track::backward || version.track == Track::decoding ? 3 : 4;
+    if (!version.is_extension() && version.number < first_with_mma) {
       EXPECT_EQ(count(study.sass, "HMMA"), 0);
       EXPECT_GT(count(study.hot_loop_sass, "FFMA"), 0);
       return;
     }
     const int hmma = count(study.hot_loop_sass, "HMMA");
-    const int whole_tile = 2 * configuration.block_q * configuration.block_kv * configuration.head_dim / (16 * 8 * 16) /
-                           configuration.num_warps;
+    const int products = version.kind == ProblemKind::backward ? 5 : 2;
+    const int whole_tile = products * configuration.block_q * configuration.block_kv * configuration.head_dim /
+                           (16 * 8 * 16) / configuration.num_warps;
     ASSERT_GT(hmma, 0);
     EXPECT_TRUE(hmma % whole_tile == 0 || whole_tile % hmma == 0)
         << hmma << " HMMA in an iteration, " << whole_tile << " in a tile";

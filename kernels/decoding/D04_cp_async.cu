@@ -1,7 +1,7 @@
 // D04 · cp_async
 //
 // Idea        Keep more bytes in flight than registers can hold. cp.async copies K and V to shared memory, up to four tiles
-//             ahead. A lane reads back only the 16 bytes that it has copied itself, so that it needs no barrier, and the 32 lanes
+//             ahead. A lane reads back only the 16 bytes that it has copied itself, so it needs no barrier, and the 32 lanes
 //             have their chunks side by side, so that there are no bank conflicts without a swizzle.
 // Changed     K and V arrive in a ring of four stages per warp. Each lane has a place in it for each of its 16 chunks, and
 //             moves them to registers when they are needed. Six warps per SM have all the shared memory that there is, and
@@ -42,9 +42,9 @@ struct Traits {
 //
 //   Q, K   Of its rows of Q and of its key, a lane loads chunks quad, quad + 4, quad + 8 and quad + 12. The first two registers
 //          of a chunk are for one mma, the other two for the next: k pair, pair + 1, pair + 8 and pair + 9 of both.
-//   V      Of its keys pair, pair + 1, pair + 8 and pair + 9, a lane loads chunks group and group + 8. Each of the eight
-//          columns of a chunk belongs to another mma, so column `group` of B is column mma_n % 8 of chunk group + mma_n / 8 * 8. D[0]
-//          of eight mmas are therefore the eight columns of chunk pair, and D[1] those of chunk pair + 1.
+//   V      Of its keys pair, pair + 1, pair + 8 and pair + 9, a lane loads chunks group and group + 8. The eight columns of
+//          a chunk belong to eight mmas: column `group` of B is column mma_n % 8 of chunk group + mma_n / 8 * 8. So D[0] of
+//          the eight mmas are the columns of chunk pair, and D[1] those of chunk pair + 1.
 
 // B = V[16 keys][column `col` of the chunk]: the elements of two neighbouring keys become one register.
 __device__ inline void load_V_fragment(std::uint32_t (&V_rmem)[2], const std::uint32_t (&chunks)[4][4], int col) {
