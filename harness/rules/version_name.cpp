@@ -24,6 +24,9 @@ std::string without_blanks_and_path(std::string text) {
 
 const Version* find_version(const std::string& typed) {
   const std::string text = without_blanks_and_path(typed);
+  // An extension has its name to itself, and a numbered version may share its own with others.
+  for (const Version& version : versions())
+    if (text == kernel_id(version)) return &version;
   for (const Version& version : versions())
     if (text == version.name) return &version;
   const auto underscore = text.find('_');

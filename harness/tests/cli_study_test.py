@@ -189,6 +189,15 @@ def test_versions_that_do_not_fit_the_memory_are_skipped(cli: Cli) -> None:
     assert outcome.rc == 2 and re.search(needed, outcome.err)
 
 
+@pytest.mark.parametrize(
+    ("typed", "seq_len", "kernel"), [("grouped_heads", 512, "grouped_heads"), ("D03", 8, "D03"), ("swizzle", 512, "06")]
+)
+def test_an_extension_has_its_name_to_itself(cli: Cli, typed: str, seq_len: int, kernel: str) -> None:
+    """D03 is named grouped_heads, too, and B06 is named swizzle."""
+    assert cli(K, typed, "--seq-len", str(seq_len)).rc == 0
+    assert [request["kernel"] for request in cli.requests()] == [kernel]
+
+
 def test_a_range_in_which_some_tiles_do_not_fit(cli: Cli) -> None:
     outcome = cli(K, "02-04", "--seq-len", "96", "--seq-len-kv", "96", "--json", "-")
     assert outcome.rc == 0

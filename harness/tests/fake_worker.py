@@ -11,6 +11,7 @@ times several of them ("05 time").
 
 import json
 import os
+import re
 import signal
 import sys
 import time
@@ -66,7 +67,7 @@ elif behaviour == "cuda":
     sys.exit()
 
 problem = request["problem"]
-numbered = [name.split("_", 1) for name in plan["names"] if name.split("_")[0].removeprefix("D").isdigit()]
+numbered = [name.split("_", 1) for name in plan["names"] if re.match(r"[BD]?\d+_", name)]
 names = dict(numbered)
 names |= {name: name for name in plan["names"] if name.split("_", 1) not in numbered}  # extensions
 work = 4.0 * problem["batch"] * problem["heads"] * problem["seq_len"] * problem["seq_len_kv"] * problem["head_dim"]
