@@ -195,7 +195,7 @@ def test_versions_that_do_not_fit_the_memory_are_skipped(cli: Cli) -> None:
 def test_an_extension_has_its_name_to_itself(cli: Cli, typed: str, seq_len: int, kernel: str) -> None:
     """D03 is named grouped_heads, too, and B06 is named swizzle."""
     assert cli(K, typed, "--seq-len", str(seq_len)).rc == 0
-    assert [request["kernel"] for request in cli.requests()] == [kernel]
+    assert cli.requests()[0]["kernel"] == kernel  # the others are what it is compared with
 
 
 def test_a_range_in_which_some_tiles_do_not_fit(cli: Cli) -> None:
