@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <set>
 #include <vector>
 
 #include "errors.h"
@@ -68,9 +69,9 @@ std::string known_versions() {
 
 const Version& select_version(const std::string& text) {
   if (const Version* version = find_version(text)) return *version;
-  std::vector<std::string> names;
-  for (const Version& version : versions()) names.insert(names.end(), {label(version), version.name});
-  const std::string meant = closest(without_blanks_and_path(text), names);
+  std::set<std::string> names;  // versions of several tracks may share one
+  for (const Version& version : versions()) names.insert({label(version), version.name});
+  const std::string meant = closest(without_blanks_and_path(text), {names.begin(), names.end()});
   throw UsageError(fmt::format("there is no version '{}'{} there are {}", text,
                                meant.empty() ? ";" : fmt::format("; did you mean {}? If not,", meant),
                                known_versions()));
