@@ -5,6 +5,7 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 #include <memory>
 #include <set>
 #include <string>
@@ -222,6 +223,35 @@ TEST(Gradients, SelectedRowsHaveTheSameGradients) {
         for (std::int64_t d = 0; d < 128; ++d)
           EXPECT_DOUBLE_EQ(some[tensor].row(0, head, index)[d], all[tensor].row(0, head, row)[d]);
       }
+}
+
+TEST(Gradients, TheCacheGivesBackWhatWasComputed) {
+  const auto directory = std::filesystem::path(testing::TempDir()) / "gradients_cache";
+  std::filesystem::remove_all(directory);
+  std::filesystem::create_directory(directory);
+  const AttentionProblem problem{.batch = 1, .heads = 2, .seq_len = 64, .seq_len_kv = 96};
+  Inputs computed = make_inputs(problem, Distribution::normal, Packing::separate, 1),
+         read = make_inputs(problem, Distribution::normal, Packing::separate, 1);
+  for (Inputs* inputs : {&computed, &read})
+    inputs->gradients =
+        make_gradient_inputs(*inputs, Packing::separate, OutputGradient::normal, 1, directory / "inputs");
+  const GradientInputs &a = *computed.gradients, &b = *read.gradients;
+  EXPECT_EQ(std::memcmp(a.O.data(), b.O.data(), a.O.bytes()), 0);
+  EXPECT_EQ(a.log_sum_exp, b.log_sum_exp);
+  EXPECT_EQ(a.exact_log_sum_exp, b.exact_log_sum_exp);
+  EXPECT_EQ(a.exact_D, b.exact_D);
+
+  // What is in the file counts, so it was read: as a file of other inputs is.
+  const auto first = make_gradient_references(computed, 16, 5, directory / "references");
+  read.buffers[read.V_buffer].data()[0] ^= 0x8000;
+  const auto second = make_gradient_references(read, 16, 5, directory / "references"),
+             third = make_gradient_references(read, 16, 5);
+  for (std::size_t tensor = 0; tensor < 3; ++tensor) {
+    EXPECT_EQ(first[tensor].output, second[tensor].output);
+    EXPECT_EQ(first[tensor].bound, second[tensor].bound);
+  }
+  EXPECT_NE(first[0].output, third[0].output);
+  std::filesystem::remove_all(directory);
 }
 
 TEST(Gradients, InputsWithGapsGiveDOStridesOfItsOwn) {

@@ -482,7 +482,7 @@ class ReferenceCache : public testing::Test {
         std::filesystem::path(testing::TempDir()) / testing::UnitTest::GetInstance()->current_test_info()->name();
     std::filesystem::remove_all(directory_);
     std::filesystem::create_directory(directory_);
-    file_ = directory_ / reference_file_name(problem_, Distribution::normal, rows_, 3);
+    file_ = directory_ / reference_file_name("reference", problem_, Distribution::normal, rows_, 3);
     reference_ = make_reference(make_inputs(problem_, Distribution::normal, Packing::separate, 3), rows_);
     write_reference(file_, reference_);
   }
@@ -538,7 +538,7 @@ TEST_F(ReferenceCache, AnUnwritableDirectoryIsNoException) {
 TEST_F(ReferenceCache, NamesDifferInAllThatMatters) {
   const auto name = [](const AttentionProblem& problem, Distribution distribution, std::int64_t tile,
                        std::uint64_t seed) {
-    return reference_file_name(problem, distribution, {.seq_len = problem.seq_len, .tile = tile, .seed = seed}, seed);
+    return reference_file_name("reference", problem, distribution, {.seq_len = problem.seq_len, .tile = tile, .seed = seed}, seed);
   };
   AttentionProblem bf16 = problem_, longer = problem_;
   bf16.dtype = Dtype::bf16;

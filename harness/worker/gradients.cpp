@@ -9,6 +9,7 @@
 #include <stdexcept>
 
 #include "problem/problem.h"
+#include "worker/reference_cache.h"
 #include "worker/row_times_matrix.h"
 
 namespace flash_ladder {
@@ -34,20 +35,30 @@ float factor_of(OutputGradient output_gradient) {
   throw std::logic_error("an OutputGradient without a factor");
 }
 
+float to_float(double x) { return static_cast<float>(x); }
+
+std::span<std::byte> writable_bytes_of(HostBuffer& buffer) {
+  return std::as_writable_bytes(std::span(buffer.data(), buffer.size()));
+}
+
 // dO is drawn as Q is, from another seed, and multiplied.
-HostBuffer draw_dO(const AttentionProblem& problem, const TensorLayout& layout, float factor, std::uint64_t seed) {
+HostBuffer draw_dO(const AttentionProblem& problem, const TensorLayout& layout, float factor, std::uint64_t seed,
+                   int threads) {
   AttentionProblem like_Q = problem;
   like_Q.seq_len_kv = 1;
-  const Inputs drawn = make_inputs(like_Q, Distribution::normal, Packing::separate, hash(seed, 0x644f, 0, 0));
+  const Inputs drawn =
+      make_inputs(like_Q, Distribution::normal, Packing::separate, hash(seed, 0x644f, 0, 0), {}, threads);
   HostBuffer dO(output_size(problem));
-  for (std::int64_t batch = 0; batch < problem.batch; ++batch)
-    for (std::int64_t head = 0; head < problem.heads; ++head)
-      for (std::int64_t row = 0; row < problem.seq_len; ++row) {
-        const std::uint16_t* from = drawn.Q_row(batch, head, row);
-        std::uint16_t* to = dO.data() + layout.row(batch, head, row);
-        for (std::int64_t d = 0; d < problem.head_dim; ++d)
-          to[d] = element_from_float(problem.dtype, factor * element_to_float(problem.dtype, from[d]));
-      }
+  const auto multiply = [&](std::int64_t work) {
+    const std::int64_t batch = work / problem.heads, head = work % problem.heads;
+    for (std::int64_t row = 0; row < problem.seq_len; ++row) {
+      const std::uint16_t* from = drawn.Q_row(batch, head, row);
+      std::uint16_t* to = dO.data() + layout.row(batch, head, row);
+      for (std::int64_t d = 0; d < problem.head_dim; ++d)
+        to[d] = element_from_float(problem.dtype, factor * element_to_float(problem.dtype, from[d]));
+    }
+  };
+  parallel_for(problem.batch * problem.heads, multiply, {}, threads);
   return dO;
 }
 
@@ -163,7 +174,8 @@ Largest keep(Reference& reference, std::int64_t batch, std::int64_t head, std::i
 
 std::shared_ptr<const GradientInputs> make_gradient_inputs(const Inputs& inputs, Packing packing,
                                                            OutputGradient output_gradient, std::uint64_t seed,
-                                                           const Progress& progress, int threads) {
+                                                           const std::filesystem::path& cache, const Progress& progress,
+                                                           int threads) {
   const AttentionProblem& problem = inputs.problem;
   if (!is_plain(problem)) throw std::logic_error("gradients are known only of plain problems");
   const std::int64_t heads = problem.heads, seq_len = problem.seq_len, head_dim = problem.head_dim;
@@ -174,19 +186,25 @@ std::shared_ptr<const GradientInputs> make_gradient_inputs(const Inputs& inputs,
     result->dO_layout.row_stride = head_dim;
     result->dO_layout.head_stride = seq_len * head_dim;
   }
-  result->dO = draw_dO(problem, result->dO_layout, factor_of(output_gradient), seed);
+  result->dO = draw_dO(problem, result->dO_layout, factor_of(output_gradient), seed, threads);
   result->O = HostBuffer(output_size(problem));
   const std::int64_t num_rows = problem.batch * heads * seq_len;
   result->log_sum_exp.resize(num_rows);
   result->exact_log_sum_exp.resize(num_rows);
   result->exact_D.resize(num_rows);
+  const std::array cached{writable_bytes_of(result->O), std::as_writable_bytes(std::span(result->exact_log_sum_exp)),
+                          std::as_writable_bytes(std::span(result->exact_D))};
+  if (read_cached(cache, cached)) {
+    std::ranges::transform(result->exact_log_sum_exp, result->log_sum_exp.begin(), to_float);
+    return result;
+  }
 
   const std::int64_t groups = (seq_len + kRows - 1) / kRows;
   const auto attend = [&](std::int64_t work) {
     const std::int64_t batch = work / groups / heads, head = work / groups % heads, first = work % groups * kRows;
     std::vector<std::int64_t> rows(std::min(kRows, seq_len - first));
     std::iota(rows.begin(), rows.end(), first);
-    const AttendedRows attended = attend_rows(inputs, batch, head, rows);
+    const AttendedRows attended = attend_rows(inputs, batch, head, rows, /*with_base=*/false);
     for (std::int64_t r = 0; r < std::ssize(rows); ++r) {
       const std::int64_t row = (batch * heads + head) * seq_len + rows[r];
       const std::uint16_t* dO = result->dO.data() + result->dO_layout.row(batch, head, rows[r]);
@@ -199,10 +217,11 @@ std::shared_ptr<const GradientInputs> make_gradient_inputs(const Inputs& inputs,
       }
       result->exact_D[row] = D;
       result->exact_log_sum_exp[row] = attended.exact_log_sum_exp[r];
-      result->log_sum_exp[row] = static_cast<float>(attended.exact_log_sum_exp[r]);
+      result->log_sum_exp[row] = to_float(attended.exact_log_sum_exp[r]);
     }
   };
   parallel_for(problem.batch * heads * groups, attend, progress, threads);
+  write_cached(cache, std::vector<std::span<const std::byte>>(cached.begin(), cached.end()));
   return result;
 }
 
@@ -214,7 +233,8 @@ std::optional<std::string> find_changed_input(const GradientInputs& before, cons
 }
 
 std::array<Reference, 3> make_gradient_references(const Inputs& inputs, std::int64_t row_tile, std::uint64_t seed,
-                                                  const Progress& progress, int threads) {
+                                                  const std::filesystem::path& cache, const Progress& progress,
+                                                  int threads) {
   const AttentionProblem& problem = inputs.problem;
   const GradientInputs& given = *inputs.gradients;
   const std::int64_t heads = problem.heads, seq_len = problem.seq_len, head_dim = problem.head_dim;
@@ -222,16 +242,24 @@ std::array<Reference, 3> make_gradient_references(const Inputs& inputs, std::int
                                       empty_reference(problem, problem.seq_len_kv, row_tile, seed),
                                       empty_reference(problem, problem.seq_len_kv, row_tile, seed)};
   Reference &dQ = references[0], &dK = references[1], &dV = references[2];
+  std::vector<std::span<std::byte>> cached;
+  for (Reference& reference : references)
+    for (std::vector<double>* numbers : {&reference.bound, &reference.output})
+      cached.push_back(std::as_writable_bytes(std::span(*numbers)));
+  if (read_cached(cache, cached)) return references;
 
   // D of base: in fp32, from the rounded O.
   std::vector<float> base_D(given.exact_D.size());
-  std::vector<float> O(head_dim), dO(head_dim);
-  for (std::int64_t i = 0; i < std::ssize(base_D); ++i) {
-    const std::int64_t batch = i / seq_len / heads, head = i / seq_len % heads, row = i % seq_len;
-    elements_to_float(problem.dtype, given.O.data() + given.O_layout.row(batch, head, row), head_dim, O.data());
-    elements_to_float(problem.dtype, given.dO.data() + given.dO_layout.row(batch, head, row), head_dim, dO.data());
-    base_D[i] = std::inner_product(O.begin(), O.end(), dO.begin(), 0.0f);
-  }
+  const auto add_base_D = [&](std::int64_t work) {
+    const std::int64_t batch = work / heads, head = work % heads;
+    std::vector<float> O(head_dim), dO(head_dim);
+    for (std::int64_t row = 0; row < seq_len; ++row) {
+      elements_to_float(problem.dtype, given.O.data() + given.O_layout.row(batch, head, row), head_dim, O.data());
+      elements_to_float(problem.dtype, given.dO.data() + given.dO_layout.row(batch, head, row), head_dim, dO.data());
+      base_D[work * seq_len + row] = std::inner_product(O.begin(), O.end(), dO.begin(), 0.0f);
+    }
+  };
+  parallel_for(problem.batch * heads, add_base_D, {}, threads);
 
   const auto groups_of = [](const Reference& reference) { return (reference.rows.count() + kRows - 1) / kRows; };
   const std::int64_t groups_q = groups_of(dQ), groups = groups_q + groups_of(dK);
@@ -283,6 +311,7 @@ std::array<Reference, 3> make_gradient_references(const Inputs& inputs, std::int
       }
       references[tensor].bound[i] = 2 * all.error + ulp(problem.dtype, all.gradient);
     }
+  write_cached(cache, std::vector<std::span<const std::byte>>(cached.begin(), cached.end()));
   return references;
 }
 

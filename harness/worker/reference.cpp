@@ -117,7 +117,7 @@ std::int64_t RowSelection::row(std::int64_t batch, std::int64_t head, std::int64
 }
 
 AttendedRows attend_rows(const Inputs& inputs, std::int64_t batch, std::int64_t head,
-                         std::span<const std::int64_t> rows) {
+                         std::span<const std::int64_t> rows, bool with_base) {
   const std::int64_t num_rows = std::ssize(rows), num_keys = flash_ladder::num_keys(inputs.problem, batch),
                      head_dim = inputs.problem.head_dim;
   const std::int64_t padded_keys = round_up(num_keys, kKeys), padded_dim = round_up(head_dim, kWidth);
@@ -141,14 +141,14 @@ AttendedRows attend_rows(const Inputs& inputs, std::int64_t batch, std::int64_t 
     }
     for (std::int64_t r = 0; r < num_rows; ++r) {
       exact.add_scores(r, first_key);
-      base.add_scores(r, first_key);
+      if (with_base) base.add_scores(r, first_key);
     }
   }
 
   AttendedRows result{.exact = std::vector<double>(num_rows * head_dim),
-                      .base = std::vector<float>(num_rows * head_dim),
+                      .base = std::vector<float>(with_base ? num_rows * head_dim : 0),
                       .exact_log_sum_exp = std::vector<double>(num_rows),
-                      .base_log_sum_exp = std::vector<float>(num_rows)};
+                      .base_log_sum_exp = std::vector<float>(with_base ? num_rows : 0)};
   const float* sink = inputs.problem.sinks ? &inputs.sinks[head] : nullptr;
   const int keep = dropout_keep(inputs.problem.dropout_p);
   std::vector<double> exact_sum(num_rows);
@@ -157,9 +157,10 @@ AttendedRows attend_rows(const Inputs& inputs, std::int64_t batch, std::int64_t 
     const KeyRange visible = visible_keys(inputs.problem, batch, rows[r]);
     exact_sum[r] = exact.softmax(r, visible, sink, result.exact_log_sum_exp[r],
                                  ScoreChange<double>(inputs, batch, head, rows[r]), [](double P) { return P; });
-    base_sum[r] =
-        base.softmax(r, visible, sink, result.base_log_sum_exp[r], ScoreChange<float>(inputs, batch, head, rows[r]),
-                     [&](float P) { return round_P(dtype, P, rows[r]); });
+    if (with_base)
+      base_sum[r] =
+          base.softmax(r, visible, sink, result.base_log_sum_exp[r], ScoreChange<float>(inputs, batch, head, rows[r]),
+                       [&](float P) { return round_P(dtype, P, rows[r]); });
     if (keep < 256) {
       exact.drop(r, visible, inputs.problem, batch * inputs.problem.heads + head, rows[r]);
       base.drop(r, visible, inputs.problem, batch * inputs.problem.heads + head, rows[r]);
@@ -175,13 +176,14 @@ AttendedRows attend_rows(const Inputs& inputs, std::int64_t batch, std::int64_t 
     }
     for (std::int64_t r = 0; r < num_rows; ++r) {
       exact.add_output(r, first_key);
-      base.add_output(r, first_key);
+      if (with_base) base.add_output(r, first_key);
     }
   }
   for (std::int64_t r = 0; r < num_rows; ++r)
     for (std::int64_t d = 0; d < head_dim; ++d) {
       const bool sees_a_key = exact_sum[r] > 0;  // the largest has P = 1
       result.exact[r * head_dim + d] = sees_a_key ? exact.O[r * padded_dim + d] / exact_sum[r] * (256.0 / keep) : 0.0;
+      if (!with_base) continue;
       const float quotient = sees_a_key ? base.O[r * padded_dim + d] / base_sum[r] * (256.0f / keep) : 0.0f;
       result.base[r * head_dim + d] = element_to_float(dtype, element_from_float(dtype, quotient));
     }

@@ -28,55 +28,44 @@ std::uint64_t checksum(const std::string& bytes) {
   return sum;
 }
 
-void append(std::string& bytes, const std::vector<double>& values) {
-  bytes.append(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(double));
-}
-
 // In the order of the file.
 template <typename Reference>
 auto contents(Reference& reference) {
-  return std::array{&reference.bound, &reference.output, &reference.log_sum_exp_bound, &reference.log_sum_exp};
+  return std::array{std::span(reference.bound), std::span(reference.output), std::span(reference.log_sum_exp_bound),
+                    std::span(reference.log_sum_exp)};
 }
 
 }  // namespace
 
-std::string reference_file_name(const AttentionProblem& problem, Distribution distribution, const RowSelection& rows,
-                                std::uint64_t seed) {
-  return fmt::format("reference-{}-{}-{}-{}-{}.bin", kFormat, file_name_part(problem), to_string(distribution),
-                     rows.tile, seed);
+std::string reference_file_name(std::string_view of, const AttentionProblem& problem, Distribution distribution,
+                                const RowSelection& rows, std::uint64_t seed) {
+  return fmt::format("{}-{}-{}-{}-{}-{}.bin", of, kFormat, file_name_part(problem), to_string(distribution), rows.tile,
+                     seed);
 }
 
-std::optional<Reference> read_reference(const std::filesystem::path& file, const AttentionProblem& problem,
-                                        const RowSelection& rows) {
-  const std::size_t heads = problem.batch * problem.heads, logs = heads * rows.count(),
-                    outputs = logs * problem.head_dim;
-  const std::size_t content = (2 * heads + logs + outputs) * sizeof(double);
+bool read_cached(const std::filesystem::path& file, std::span<const std::span<std::byte>> parts) {
+  std::size_t content = 0;
+  for (const auto& part : parts) content += part.size();
   std::uint64_t sum;
   std::error_code missing;
-  if (std::filesystem::file_size(file, missing) != content + sizeof sum) return std::nullopt;
+  if (file.empty() || std::filesystem::file_size(file, missing) != content + sizeof sum) return false;
   std::string bytes(content, '\0');
   std::ifstream stream(file, std::ios::binary);
   stream.read(bytes.data(), static_cast<std::streamsize>(content));
   stream.read(reinterpret_cast<char*>(&sum), sizeof sum);
-  if (!stream || checksum(bytes) != sum) return std::nullopt;
-
-  Reference reference{.problem = problem,
-                      .rows = rows,
-                      .output = std::vector<double>(outputs),
-                      .bound = std::vector<double>(heads),
-                      .log_sum_exp = std::vector<double>(logs),
-                      .log_sum_exp_bound = std::vector<double>(heads)};
+  if (!stream || checksum(bytes) != sum) return false;
   const char* from = bytes.data();
-  for (std::vector<double>* values : contents(reference)) {
-    std::memcpy(values->data(), from, values->size() * sizeof(double));
-    from += values->size() * sizeof(double);
+  for (const auto& part : parts) {
+    std::memcpy(part.data(), from, part.size());
+    from += part.size();
   }
-  return reference;
+  return true;
 }
 
-bool write_reference(const std::filesystem::path& file, const Reference& reference) {
+bool write_cached(const std::filesystem::path& file, std::span<const std::span<const std::byte>> parts) {
+  if (file.empty()) return false;
   std::string bytes;
-  for (const std::vector<double>* values : contents(reference)) append(bytes, *values);
+  for (const auto& part : parts) bytes.append(reinterpret_cast<const char*>(part.data()), part.size());
   const std::uint64_t sum = checksum(bytes);
   bytes.append(reinterpret_cast<const char*>(&sum), sizeof sum);
   try {
@@ -85,6 +74,27 @@ bool write_reference(const std::filesystem::path& file, const Reference& referen
   } catch (const std::exception&) {
     return false;
   }
+}
+
+std::optional<Reference> read_reference(const std::filesystem::path& file, const AttentionProblem& problem,
+                                        const RowSelection& rows) {
+  const std::size_t heads = problem.batch * problem.heads, logs = heads * rows.count();
+  Reference reference{.problem = problem,
+                      .rows = rows,
+                      .output = std::vector<double>(logs * problem.head_dim),
+                      .bound = std::vector<double>(heads),
+                      .log_sum_exp = std::vector<double>(logs),
+                      .log_sum_exp_bound = std::vector<double>(heads)};
+  std::vector<std::span<std::byte>> parts;
+  for (const std::span<double> numbers : contents(reference)) parts.push_back(std::as_writable_bytes(numbers));
+  if (!read_cached(file, parts)) return std::nullopt;
+  return reference;
+}
+
+bool write_reference(const std::filesystem::path& file, const Reference& reference) {
+  std::vector<std::span<const std::byte>> parts;
+  for (const std::span<const double> numbers : contents(reference)) parts.push_back(std::as_bytes(numbers));
+  return write_cached(file, parts);
 }
 
 }  // namespace flash_ladder

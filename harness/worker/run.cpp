@@ -66,16 +66,31 @@ void add_times(Result& result, const Timing& timing, const Version& version) {
   result.load = timing.load;
 }
 
-// From the cache if it is there: other versions and configurations are checked with the same problems.
+// The file of the cache that keeps something of a set, so that other versions and configurations need not compute it again. Empty:
+// there is no cache.
+std::filesystem::path cache_file(std::string_view of, const CheckSet& set, const RowSelection& rows,
+                                 const Request& request) {
+  if (request.reference_cache.empty()) return {};
+  return std::filesystem::path(request.reference_cache) /
+         reference_file_name(of, set.problem, set.distribution, rows, request.seed);
+}
+
+RowSelection rows_of(const CheckSet& set, const Request& request) {
+  return {.seq_len = set.problem.seq_len, .tile = set.row_tile, .seed = request.seed};
+}
+
 Reference find_reference(const CheckSet& set, const Inputs& inputs, const Request& request, const Progress& progress) {
-  const RowSelection rows{.seq_len = set.problem.seq_len, .tile = set.row_tile, .seed = request.seed};
-  if (request.reference_cache.empty()) return make_reference(inputs, rows, progress);
-  const auto file = std::filesystem::path(request.reference_cache) /
-                    reference_file_name(set.problem, set.distribution, rows, request.seed);
+  const RowSelection rows = rows_of(set, request);
+  const std::filesystem::path file = cache_file("reference", set, rows, request);
   if (auto reference = read_reference(file, set.problem, rows)) return std::move(*reference);
   Reference reference = make_reference(inputs, rows, progress);
   write_reference(file, reference);  // if it fails, the next worker computes it again
   return reference;
+}
+
+// What the gradients of a set depend on, beyond the names of its problem and its distribution.
+std::string name_of_gradients(std::string_view of, const CheckSet& set) {
+  return fmt::format("{}-dO{}", of, static_cast<int>(set.output_gradient));
 }
 
 // The inputs of a set: of a backward version, dO, O and L too.
@@ -83,8 +98,10 @@ Inputs inputs_of(const CheckSet& set, const Version& version, const Request& req
   Inputs inputs = make_inputs(set.problem, set.distribution, set.packing, request.seed,
                               events.reporter("make inputs for " + set.name));
   if (version.kind == ProblemKind::backward)
-    inputs.gradients = make_gradient_inputs(inputs, set.packing, set.output_gradient, request.seed,
-                                            events.reporter("make O and L for " + set.name));
+    inputs.gradients = make_gradient_inputs(
+        inputs, set.packing, set.output_gradient, request.seed,
+        cache_file(name_of_gradients("forward", set), set, {.seq_len = set.problem.seq_len}, request),
+        events.reporter("make O and L for " + set.name));
   return inputs;
 }
 
@@ -101,7 +118,9 @@ std::vector<Expected> find_expected(const CheckSet& set, const Inputs& inputs, c
     expected.push_back({"", find_reference(set, inputs, request, progress)});
     return expected;
   }
-  auto references = make_gradient_references(inputs, set.row_tile, request.seed, progress);
+  auto references = make_gradient_references(
+      inputs, set.row_tile, request.seed,
+      cache_file(name_of_gradients("gradients", set), set, rows_of(set, request), request), progress);
   for (std::size_t i = 0; i < references.size(); ++i) expected.push_back({kGradientNames[i], std::move(references[i])});
   return expected;
 }
