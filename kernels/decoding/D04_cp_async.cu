@@ -1,11 +1,11 @@
 // D04 · cp_async
 //
 // Idea        Keep more bytes in flight than registers can hold. cp.async copies K and V to shared memory, up to four tiles
-//             ahead. A lane reads back only the 16 bytes that it has copied itself, so it needs no barrier, and the 32 lanes
-//             have their chunks side by side, so that there are no bank conflicts without a swizzle.
-// Changed     K and V arrive in a ring of four stages per warp. Each lane has a place in it for each of its 16 chunks, and
-//             moves them to registers when they are needed. Six warps per SM have all the shared memory that there is, and
-//             need no bound on registers. So a row has half as many parts.
+//             ahead. It bypasses L1, so each copy of a warp asks L2 for what its lanes need, and whole rows, 256 bytes of two
+//             keys, are whole lines. The fragments are read from shared memory, in D03's order.
+// Changed     K and V arrive in a ring of four stages, and each warp has one of its own, so that __syncwarp() is enough where
+//             versions with shared tiles need a barrier. A swizzle spreads both orders of reading over all banks. Six warps
+//             per SM have all the shared memory that there is, and need no bound on registers. A row has half as many parts.
 // Prediction  A warp of D03 has 4 KB in flight, and this one up to 32 KB, 192 KB per SM, five times as much as 4.8 TB/s need at
 //             1 µs. At batch 16, where D03 has enough warps, up to 10 % more. At batch 1, a part of 64 keys waits for memory
 //             once, not eight times, and combine has half as many parts: with 8 heads of K and V, 0.8 TB/s at 4096 keys and
@@ -53,6 +53,14 @@ __device__ inline void load_V_fragment(std::uint32_t (&V_rmem)[2], const std::ui
   V_rmem[1] = __byte_perm(chunks[2][col / 2], chunks[3][col / 2], selector);
 }
 
+// The place of a chunk in a tile in shared memory. A row has 256 bytes, so chunks with the same number are in the same banks.
+// The eight lanes of a wavefront read four chunks of each of two neighbouring rows of K, or two chunks of each of four rows of V,
+// every other row. The XOR puts all eight in different banks.
+template <typename Traits>
+__device__ inline int swizzled(int row, int chunk) {
+  return row * (Traits::kHeadDim / Traits::kChunk) + (chunk ^ (row & 6) ^ row % 2 * 4);
+}
+
 // Loads 16 bytes into the four registers of a chunk.
 __device__ inline void load_chunk(std::uint32_t (&chunk)[4], const void* memory) {
   const uint4 loaded = *static_cast<const uint4*>(memory);
@@ -98,10 +106,8 @@ __global__ void __launch_bounds__(32 * Traits::kWarpsPerSm)
   constexpr int kChunk = Traits::kChunk, kBlockKV = Traits::kBlockKV, kHeadDim = Traits::kHeadDim;
   static_assert(kBlockKV == 16 && Traits::kGroupRows == 16 && Traits::kNumWarps == 1, "P is one fragment A");
 
-  // Each lane has its chunks of a tile 32 chunks apart, so that a copy or load of the warp is 512 contiguous bytes.
-  constexpr int kStageChunks = Traits::kSmemBytes / Traits::kStages / 32 / 16;  // of a lane: 8 of K, then 8 of V
-  extern __shared__ uint4 smem[];
-  uint4* KV_smem = smem + threadIdx.x;  // [kStages][kStageChunks], 32 apart
+  constexpr int kRowChunks = kHeadDim / kChunk, kTileChunks = kBlockKV * kRowChunks;
+  extern __shared__ uint4 smem[];  // [kStages][K, V][kBlockKV][kRowChunks], swizzled
 
   // What this warp computes: one part of the keys, for one query of up to 16 heads that share a head of K and V.
   const int query = blockIdx.x / num_parts, batch = blockIdx.z;
@@ -109,8 +115,11 @@ __global__ void __launch_bounds__(32 * Traits::kWarpsPerSm)
   const int group_heads = args.heads / kv_heads;
   const int kv_head = blockIdx.y % kv_heads, first_row = blockIdx.y / kv_heads * Traits::kGroupRows;
   const int lane_id = threadIdx.x, group = lane_id / 4, quad = lane_id % 4, pair = quad * 2;
-  const Element* K_gmem = args.K.row<Element>(batch, kv_head, 0) + quad * kChunk;   // [seq_len_kv], K.row_stride apart
-  const Element* V_gmem = args.V.row<Element>(batch, kv_head, 0) + group * kChunk;  // [seq_len_kv], V.row_stride apart
+  const int copied_chunk = lane_id % kRowChunks;  // of the rows that this lane copies
+  const Element* K_gmem =
+      args.K.row<Element>(batch, kv_head, 0) + copied_chunk * kChunk;  // [seq_len_kv], K.row_stride apart
+  const Element* V_gmem =
+      args.V.row<Element>(batch, kv_head, 0) + copied_chunk * kChunk;  // [seq_len_kv], V.row_stride apart
   // The keys that this query sees: those of its batch entry, and none if the query is padding.
   int num_keys = lengths_kv != nullptr ? lengths_kv[batch] : args.seq_len_kv;
   if (lengths != nullptr && query >= lengths[batch]) num_keys = 0;
@@ -132,22 +141,14 @@ __global__ void __launch_bounds__(32 * Traits::kWarpsPerSm)
 
   // Starts copying a tile of K and V, if it has keys. All copies are independent. Beyond the last key, it is read again.
   const auto start_copies = [&](int kv_row, int stage) {
-    uint4* chunks = KV_smem + stage * kStageChunks * 32;
     if (kv_row < num_keys) {
 #pragma unroll
-      for (int mma_n = 0; mma_n < kBlockKV / 8; ++mma_n) {
-        const std::int64_t key = min(kv_row + mma_n * 8 + group, num_keys - 1);
-#pragma unroll
-        for (int i = 0; i < 4; ++i)
-          cp_async_16(chunks + (mma_n * 4 + i) * 32, K_gmem + key * args.K.row_stride + i * 4 * kChunk);
-      }
-      // Of V, a lane needs the keys that B has as k.
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const std::int64_t key = min(kv_row + i / 2 * 8 + pair + i % 2, num_keys - 1);
-#pragma unroll
-        for (int j = 0; j < 2; ++j)
-          cp_async_16(chunks + (8 + i * 2 + j) * 32, V_gmem + key * args.V.row_stride + j * 8 * kChunk);
+      for (int i = 0; i < kBlockKV; i += 32 / kRowChunks) {
+        const int row = i + lane_id / kRowChunks;
+        const std::int64_t key = min(kv_row + row, num_keys - 1);
+        uint4* K_smem = smem + stage * 2 * kTileChunks + swizzled<Traits>(row, copied_chunk);
+        cp_async_16(K_smem, K_gmem + key * args.K.row_stride);
+        cp_async_16(K_smem + kTileChunks, V_gmem + key * args.V.row_stride);
       }
     }
     cp_async_commit();  // also without a copy: a group is a tile
@@ -162,20 +163,24 @@ __global__ void __launch_bounds__(32 * Traits::kWarpsPerSm)
 
   // For each K/V tile:
   for (int kv_row = first_key, stage = 0; kv_row < num_keys; kv_row += kBlockKV) {
-    // Copy K and V. This lane's copies of the tile have arrived, and no other lane reads them.
+    // Copy K and V. The tile has arrived when the copies of all lanes have.
     cp_async_wait<Traits::kStages - 1>();
-    const uint4* chunks = KV_smem + stage * kStageChunks * 32;
+    __syncwarp();
+    const uint4 *K_smem = smem + stage * 2 * kTileChunks, *V_smem = K_smem + kTileChunks;
     std::uint32_t K_rmem[kBlockKV / 8][4][4];  // [mma_n][chunk][two B]: key 8 · mma_n + group
     std::uint32_t V_rmem[2][4][4];  // [chunk][key][elements in pairs]: keys pair, pair + 1, pair + 8, pair + 9
 #pragma unroll
     for (int mma_n = 0; mma_n < kBlockKV / 8; ++mma_n)
 #pragma unroll
-      for (int i = 0; i < 4; ++i) load_chunk(K_rmem[mma_n][i], chunks + (mma_n * 4 + i) * 32);
+      for (int i = 0; i < 4; ++i)
+        load_chunk(K_rmem[mma_n][i], K_smem + swizzled<Traits>(mma_n * 8 + group, quad + 4 * i));
 #pragma unroll
     for (int i = 0; i < 4; ++i)
 #pragma unroll
-      for (int j = 0; j < 2; ++j) load_chunk(V_rmem[j][i], chunks + (8 + i * 2 + j) * 32);
-    // The tile is in registers, so its stage is free.
+      for (int j = 0; j < 2; ++j)
+        load_chunk(V_rmem[j][i], V_smem + swizzled<Traits>(i / 2 * 8 + pair + i % 2, group + 8 * j));
+    // The tile is in registers, so its stage is free once all lanes are here.
+    __syncwarp();
     start_copies(kv_row + Traits::kStages * kBlockKV, stage);
     stage = (stage + 1) % Traits::kStages;
 
