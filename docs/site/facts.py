@@ -334,6 +334,17 @@ class Facts:
             raise NotRecordedError(f"{kernel} is not recorded at batch {batch} with {keys} keys")
         return max(found)
 
+    def recorded_tflops(self, kernel: str, seq_len: int = SEQ_LEN) -> float:
+        """TFLOP/s by `harness --record`, in fp16: the only figures of versions that do not compute O."""
+        found = [
+            result["tflops"]
+            for result in self._profile(DEVICE, kernel)["results"]
+            if (result["problem"]["seq_len"], result["problem"]["dtype"]) == (seq_len, "fp16")
+        ]
+        if not found:
+            raise NotRecordedError(f"{kernel} is not recorded at seq_len {seq_len}")
+        return max(found)
+
     def _ratio(self, stem: str, other: str, seq_len: int) -> float:
         shape = Shape(seq_len, BATCH[seq_len])
         versions = {version.source.stem: version for version in self.device.versions}

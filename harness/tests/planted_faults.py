@@ -2881,7 +2881,7 @@ FAULTS += [
         "__syncwarp();",
         "",
         "race",
-        "Starts copying a tile + 8",
+        "Sixteen lanes copy + 6",
     ),
     Fault(
         "K is read without the swizzle",

@@ -142,6 +142,7 @@ __global__ void __launch_bounds__(32 * Traits::kWarpsPerSm)
   // Starts copying a tile of K and V, if it has keys. All copies are independent. Beyond the last key, it is read again.
   const auto start_copies = [&](int kv_row, int stage) {
     if (kv_row < num_keys) {
+      // Sixteen lanes copy a row of K and of V, the other sixteen the next one.
 #pragma unroll
       for (int i = 0; i < kBlockKV; i += 32 / kRowChunks) {
         const int row = i + lane_id / kRowChunks;
@@ -153,6 +154,7 @@ __global__ void __launch_bounds__(32 * Traits::kWarpsPerSm)
     }
     cp_async_commit();  // also without a copy: a group is a tile
   };
+  // Fill the ring.
 #pragma unroll
   for (int stage = 0; stage < Traits::kStages; ++stage) start_copies(first_key + stage * kBlockKV, stage);
 
@@ -174,6 +176,7 @@ __global__ void __launch_bounds__(32 * Traits::kWarpsPerSm)
 #pragma unroll
       for (int i = 0; i < 4; ++i)
         load_chunk(K_rmem[mma_n][i], K_smem + swizzled<Traits>(mma_n * 8 + group, quad + 4 * i));
+    // Of V, a lane needs the keys that B has as k.
 #pragma unroll
     for (int i = 0; i < 4; ++i)
 #pragma unroll
