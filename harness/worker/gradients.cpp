@@ -146,6 +146,23 @@ Reference empty_reference(const AttentionProblem& problem, std::int64_t num_rows
   return reference;
 }
 
+// D of base, in fp32 from the rounded O: [batch][heads][seq_len].
+std::vector<float> make_base_D(const AttentionProblem& problem, const GradientInputs& given, int threads) {
+  const std::int64_t heads = problem.heads, seq_len = problem.seq_len, head_dim = problem.head_dim;
+  std::vector<float> D(given.exact_D.size());
+  const auto add = [&](std::int64_t work) {
+    const std::int64_t batch = work / heads, head = work % heads;
+    std::vector<float> O(head_dim), dO(head_dim);
+    for (std::int64_t row = 0; row < seq_len; ++row) {
+      elements_to_float(problem.dtype, given.O.data() + given.O_layout.row(batch, head, row), head_dim, O.data());
+      elements_to_float(problem.dtype, given.dO.data() + given.dO_layout.row(batch, head, row), head_dim, dO.data());
+      D[work * seq_len + row] = std::inner_product(O.begin(), O.end(), dO.begin(), 0.0f);
+    }
+  };
+  parallel_for(problem.batch * heads, add, {}, threads);
+  return D;
+}
+
 struct Largest {
   double error = 0, gradient = 0;
 };
@@ -248,19 +265,7 @@ std::array<Reference, 3> make_gradient_references(const Inputs& inputs, std::int
       cached.push_back(std::as_writable_bytes(std::span(*numbers)));
   if (read_cached(cache, cached)) return references;
 
-  // D of base: in fp32, from the rounded O.
-  std::vector<float> base_D(given.exact_D.size());
-  const auto add_base_D = [&](std::int64_t work) {
-    const std::int64_t batch = work / heads, head = work % heads;
-    std::vector<float> O(head_dim), dO(head_dim);
-    for (std::int64_t row = 0; row < seq_len; ++row) {
-      elements_to_float(problem.dtype, given.O.data() + given.O_layout.row(batch, head, row), head_dim, O.data());
-      elements_to_float(problem.dtype, given.dO.data() + given.dO_layout.row(batch, head, row), head_dim, dO.data());
-      base_D[work * seq_len + row] = std::inner_product(O.begin(), O.end(), dO.begin(), 0.0f);
-    }
-  };
-  parallel_for(problem.batch * heads, add_base_D, {}, threads);
-
+  const std::vector<float> base_D = make_base_D(problem, given, threads);
   const auto groups_of = [](const Reference& reference) { return (reference.rows.count() + kRows - 1) / kRows; };
   const std::int64_t groups_q = groups_of(dQ), groups = groups_q + groups_of(dK);
   std::vector<std::array<Largest, 3>> largest(problem.batch * heads * groups);
