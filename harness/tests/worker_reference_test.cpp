@@ -418,26 +418,29 @@ TEST(Reference, BaseIsAsCloseAsItsRounding) {
 }
 
 TEST(Reference, BoundIsTwiceTheErrorOfBaseAndOneUlp) {
-  const AttentionProblem problem{.batch = 1, .heads = 2, .seq_len = 96, .seq_len_kv = 128, .dtype = Dtype::bf16};
-  const Inputs inputs = make_inputs(problem, Distribution::normal, Packing::separate, 3);
-  const Reference reference = make_reference(inputs, every_row(problem));
-  std::vector<std::int64_t> rows(problem.seq_len);
-  std::iota(rows.begin(), rows.end(), 0);
-  for (std::int64_t head = 0; head < problem.heads; ++head) {
-    const AttendedRows attended = attend_rows(inputs, 0, head, rows);
-    double error = 0, largest = 0;
-    for (std::size_t i = 0; i < attended.exact.size(); ++i) {
-      error = std::max(error, std::abs(attended.base[i] - attended.exact[i]));
-      largest = std::max(largest, std::abs(attended.exact[i]));
+  AttentionProblem problem{.batch = 1, .heads = 2, .seq_len = 96, .seq_len_kv = 128, .dtype = Dtype::bf16};
+  for (const double softcap : {0.0, 50.0}) {
+    problem.softcap = softcap;
+    const Inputs inputs = make_inputs(problem, Distribution::normal, Packing::separate, 3);
+    const Reference reference = make_reference(inputs, every_row(problem));
+    std::vector<std::int64_t> rows(problem.seq_len);
+    std::iota(rows.begin(), rows.end(), 0);
+    for (std::int64_t head = 0; head < problem.heads; ++head) {
+      const AttendedRows attended = attend_rows(inputs, 0, head, rows);
+      double error = 0, largest = 0;
+      for (std::size_t i = 0; i < attended.exact.size(); ++i) {
+        error = std::max(error, std::abs(attended.base[i] - attended.exact[i]));
+        largest = std::max(largest, std::abs(attended.exact[i]));
+      }
+      EXPECT_EQ(reference.bound[head], 2 * error + ulp(Dtype::bf16, largest));
+      double log_error = 0, log = 1;
+      for (std::size_t i = 0; i < rows.size(); ++i) {
+        log_error = std::max(log_error, std::abs(attended.base_log_sum_exp[i] - attended.exact_log_sum_exp[i]));
+        log = std::max(log, std::abs(attended.exact_log_sum_exp[i]));
+      }
+      EXPECT_EQ(reference.log_sum_exp_bound[head], 2 * log_error + std::ldexp(log, -18) + std::ldexp(softcap, -22));
+      EXPECT_LT(reference.log_sum_exp_bound[head], 1e-4) << "a key of 128 with a thousandth of the mean weight";
     }
-    EXPECT_EQ(reference.bound[head], 2 * error + ulp(Dtype::bf16, largest));
-    double log_error = 0, log = 1;
-    for (std::size_t i = 0; i < rows.size(); ++i) {
-      log_error = std::max(log_error, std::abs(attended.base_log_sum_exp[i] - attended.exact_log_sum_exp[i]));
-      log = std::max(log, std::abs(attended.exact_log_sum_exp[i]));
-    }
-    EXPECT_EQ(reference.log_sum_exp_bound[head], 2 * log_error + std::ldexp(log, -18));
-    EXPECT_LT(reference.log_sum_exp_bound[head], 1e-4) << "a key of 128 with a thousandth of the mean weight";
   }
 }
 
@@ -538,7 +541,8 @@ TEST_F(ReferenceCache, AnUnwritableDirectoryIsNoException) {
 TEST_F(ReferenceCache, NamesDifferInAllThatMatters) {
   const auto name = [](const AttentionProblem& problem, Distribution distribution, std::int64_t tile,
                        std::uint64_t seed) {
-    return reference_file_name("reference", problem, distribution, {.seq_len = problem.seq_len, .tile = tile, .seed = seed}, seed);
+    return reference_file_name("reference", problem, distribution,
+                               {.seq_len = problem.seq_len, .tile = tile, .seed = seed}, seed);
   };
   AttentionProblem bf16 = problem_, longer = problem_;
   bf16.dtype = Dtype::bf16;

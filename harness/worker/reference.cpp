@@ -240,7 +240,8 @@ Reference make_reference(const Inputs& inputs, const RowSelection& rows, const P
       all.log = std::max(all.log, largest[i * groups + g].log);
     }
     reference.bound[i] = 2 * all.error + ulp(problem.dtype, all.output);
-    reference.log_sum_exp_bound[i] = 2 * all.log_error + std::ldexp(std::max(1.0, all.log), -18);
+    reference.log_sum_exp_bound[i] =
+        2 * all.log_error + std::ldexp(std::max(1.0, all.log), -18) + std::ldexp(problem.softcap, -22);
   }
   return reference;
 }

@@ -36,7 +36,9 @@ struct Reference {
   // [batch][heads][rows.count()]: L = m + log l, as ExtendedArgs::log_sum_exp receives it.
   std::vector<double> log_sum_exp;
   // [batch][heads]: 2 · max|base - L| + 2^-18 · max(1, max|L|), over the selected rows that see a key. fp32 has 24 bits. The other six
-  // are for tensor cores, which truncate their sums, and for an exponential and a logarithm that are not exact.
+  // are for tensor cores, which truncate their sums, and for an exponential and a logarithm that are not exact. With softcap, a
+  // score is softcap · tanh(…), and 2^-22 · softcap is added: a tanh of fast exponentials, 1 - 2 / (exp(2x) + 1), has an error of
+  // about 2^-22 even where it is close to 0.
   std::vector<double> log_sum_exp_bound;
 
   /// The head_dim elements of a selected row.
