@@ -289,9 +289,13 @@ double memory_needed_bytes(const Configuration& configuration, const AttentionPr
 
 std::optional<std::string> why_no_memory(const Version& version, const Configuration& configuration,
                                          const AttentionProblem& problem, const DeviceInfo& device) {
-  const double log_sum_exp =
-      version.solves.log_sum_exp ? 4.0 * problem.batch * problem.heads * problem.seq_len + 2 * kGuardBytes : 0.0;
-  const double needed = memory_needed_bytes(configuration, problem, device.l2_bytes) + log_sum_exp;
+  const bool has_gradients = version.kind == ProblemKind::backward;
+  const double log_sum_exp = version.solves.log_sum_exp || has_gradients
+                                 ? 4.0 * problem.batch * problem.heads * problem.seq_len + 2 * kGuardBytes
+                                 : 0.0;
+  // dQ, dK, dV and dO are as large as Q, K, V and O.
+  const double gradients = has_gradients ? tensor_bytes(problem) + 4 * 2.0 * kGuardBytes : 0.0;
+  const double needed = memory_needed_bytes(configuration, problem, device.l2_bytes) + log_sum_exp + gradients;
   if (needed <= static_cast<double>(device.memory_free_bytes)) return std::nullopt;
   return fmt::format(
       "{} needs {} of GPU memory for this problem, but {} of {} are free on {}; use a smaller --batch, --heads or "

@@ -102,7 +102,7 @@ const Configuration& select_configuration(const Version& version, const Attentio
 /// the benchmark writes to flush an L2 of `l2_bytes`. A double, because the sizes that a user may type overflow 64 bits.
 double memory_needed_bytes(const Configuration& configuration, const AttentionProblem& problem, std::int64_t l2_bytes);
 
-/// Whether the problem fits in the free memory of the GPU.
+/// Whether the problem fits in the free memory of the GPU, with the log-sum-exp and the gradients of a version that has them.
 std::optional<std::string> why_no_memory(const Version& version, const Configuration& configuration,
                                          const AttentionProblem& problem, const DeviceInfo& device);
 

@@ -225,6 +225,18 @@ TEST(Gradients, SelectedRowsHaveTheSameGradients) {
       }
 }
 
+TEST(Gradients, MemoryCountsThemAndTheirInputs) {
+  const AttentionProblem problem{.batch = 16, .heads = 16, .seq_len = 4096, .seq_len_kv = 4096};
+  constexpr std::int64_t kTensor = std::int64_t{16} * 16 * 4096 * 128 * 2;
+  DeviceInfo device;
+  device.l2_bytes = 1 << 20;
+  device.memory_free_bytes = 9 * kTensor;
+  EXPECT_EQ(why_no_memory(kVersion, kVersion.configurations[0], problem, device), std::nullopt);
+  device.memory_free_bytes = 8 * kTensor;  // for Q, K, V, O and their gradients, but not for L
+  EXPECT_THAT(why_no_memory(kVersion, kVersion.configurations[0], problem, device).value_or(""),
+              HasSubstr("of GPU memory for this problem"));
+}
+
 TEST(Gradients, TheCacheGivesBackWhatWasComputed) {
   const auto directory = std::filesystem::path(testing::TempDir()) / "gradients_cache";
   std::filesystem::remove_all(directory);
