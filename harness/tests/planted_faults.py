@@ -2911,6 +2911,50 @@ FAULTS += [
         "kv_row + Traits::kStages * kBlockKV",
         "kv_row + (Traits::kStages - 1) * kBlockKV",
     ),
+    Fault(
+        "the warps do not wait for each other's results",
+        "D05_four_warps",
+        "Merge what the four warps",
+        "__syncthreads();",
+        "",
+        "race",
+        "Relative to the largest + 6",
+    ),
+    Fault(
+        "a warp adds its own results four times",
+        "D05_four_warps",
+        "Relative to the largest",
+        "w * kRing",
+        "warp_id * kRing",
+    ),
+    Fault(
+        "the sum of the own keys is added twice",
+        "D05_four_warps",
+        "Relative to the largest",
+        "row_sum[half] = 0;",
+        "",
+    ),
+    Fault(
+        "results are added without being rescaled",
+        "D05_four_warps",
+        "Relative to the largest",
+        "exp2_approx(ml[w].x - row_max[half])",
+        "ml[w].y > 0 ? 1.0f : 0.0f",
+    ),
+    Fault(
+        "all warps merge the first chunk",
+        "D05_four_warps",
+        "Relative to the largest",
+        "(warp_id * 2 + j / 4)",
+        "(j / 4)",
+    ),
+    Fault(
+        "the warps have the same keys",
+        "D05_four_warps",
+        "What this warp computes",
+        " + warp_id * warp_keys",
+        "",
+    ),
 ]
 
 # Probes, not faults: these print a line for each row whose maximum changes when O is already relative to it, which is
