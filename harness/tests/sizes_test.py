@@ -21,7 +21,6 @@ LONG_FILES = {
     "harness/tests/emulator_findings_test.cpp": (1300, CASES),
     "harness/tests/emulator_hopper_test.cpp": (950, CASES),
     "harness/tests/emulator_isa_test.cpp": (900, CASES),
-    "harness/tests/sass_test.cpp": (740, CASES),
     "harness/tests/virtual_runtime_test.cpp": (930, CASES),
 }
 # file and function → lines, reason
