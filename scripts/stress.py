@@ -9,7 +9,7 @@
             of a version that solves any length: 1 row or key, and numbers of them next to multiples of the tiles; if it
             solves causal problems, the same with the mask, and with the data below and several query tiles
             of a version that solves grouped heads: 1, 2 and 3 heads of K and V for 6 of Q, also causal
-            of a version for few queries: caches of all lengths around whole tiles, and 1 to 8 queries
+            of a version for few queries: caches of all lengths around whole tiles, also in pages, and 1 to 8 queries
             of a version that solves windows: widths next to multiples of the tiles, on one side and on both
             of an extension: problems with all the fields that it solves, drawn from a seed
             batch 70,000 and heads 70,000: right, or refused with the limit
@@ -46,7 +46,7 @@ DTYPES = ("fp16", "bf16", "e4m3")
 # The data of harness/problem/distribution.h that no check uses. The three heads of "trained" are of its three kinds.
 DATA = ("q-times-3", "q-times-6", "sink", "rising", "falling", "steps", "zeros", "equal-keys", "trained")
 # What a version has to solve for a field, where the two have different names.
-SOLVED_AS = {"window_left": "window", "window_right": "window", "lengths_kv": "lengths"}
+SOLVED_AS = {"page_size": "paged", "window_left": "window", "window_right": "window", "lengths_kv": "lengths"}
 SOLVED_AS |= {"softcap": "scores", "alibi": "scores", "sinks": "scores"}
 SOLVED_AS |= {"dropout_p": "dropout", "dropout_seed": "dropout", "dropout_offset": "dropout"}
 RANDOM_ON_GPU, RANDOM = 40, 6
@@ -177,6 +177,8 @@ def decoding_cases(c: Configuration) -> list[Case]:
     long = case("a long cache beside short ones", c, (4, 8, 1, 5000))
     found = [with_fields(one, kv_heads=kv_heads, lengths_kv=lengths) for kv_heads in (1, 2, 8)]
     found += [with_fields(long, kv_heads=2, lengths_kv=[5000, 1, 0, 4097])]
+    if "paged" in c.solves:  # pages of one tile and of several, and one that is larger than the cache
+        found += [with_fields(one, page_size=size) for one in tuple(found) for size in (16, 64, 8192)]
     found += [
         with_fields(case(f"{queries} queries", c, (2, 6, queries, 3 * kv + 1)), kv_heads=2)
         for queries in range(1, c.most_queries + 1)
@@ -221,6 +223,8 @@ def random_case(c: Configuration, seed: int) -> Case:
     if "dropout" in c.solves and draw.random() < 0.5:  # only these versions, so that the others' problems remain
         fields["dropout_p"] = draw.choice([0.1, 0.5, draw.random() * 0.99])
         fields["dropout_seed"], fields["dropout_offset"] = draw.randrange(1 << 63), draw.randrange(1 << 32)
+    if "paged" in c.solves and draw.random() < 0.7:
+        fields["page_size"] = draw.choice([16, 32, 64, 256])
     if draw.random() < 0.5 and "packed" in c.solves:
         entries = draw.randint(1, 9)
         for name, size in (("lengths", queries), ("lengths_kv", keys)):

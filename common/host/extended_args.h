@@ -29,6 +29,11 @@ struct ExtendedArgs : AttentionArgs {
   // of sequences, batch_stride is 0, `lengths` and `lengths_kv` are nullptr, and log_sum_exp is [heads][total].
   const int *offsets = nullptr, *offsets_kv = nullptr;
   int total = 0, total_kv = 0;  // the last of them; 0 if not packed
+  // If K and V are paged (flash_attn's block_table): [batch][page_table_width], in device memory. Entry i of a batch entry is the
+  // page with its keys from i · page_size on. batch_stride of K and V is the distance between pages, of which there are num_pages.
+  // What follows the page of the last key may be any number. 0 and nullptr if not paged.
+  const int* page_table = nullptr;
+  int page_size = 0, page_table_width = 0, num_pages = 0;
   // Changes of the scores S = softmax_scale · Q Kᵀ, in this order.
   float softcap = 0;                    // above 0: S becomes softcap · tanh(S / softcap)
   const float* alibi_slopes = nullptr;  // [heads], in device memory: S -= slope · |i + seq_len_kv - seq_len - j|

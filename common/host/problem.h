@@ -47,6 +47,10 @@ struct AttentionProblem {
   // [total, kv_heads, head_dim]: flash_attn_varlen_func. seq_len and seq_len_kv are upper limits of the lengths.
   bool packed = false;
 
+  // K and V are divided into pages of so many keys, in [pages, page_size, kv_heads, head_dim], and a table says which page has
+  // which keys of a batch entry: the paged KV cache of Kwon et al. (2023). A power of two, at least 16; 0: not paged.
+  std::int64_t page_size = 0;
+
   // Changes of the scores S = scale · Q Kᵀ, in this order. softcap (Gemma 2): S becomes softcap · tanh(S / softcap); 0: none.
   // alibi (Press et al., 2022): each head subtracts its slope times the distance |i + seq_len_kv - seq_len - j| of key j. sinks
   // (gpt-oss): each head has one score more, which takes part in the sum of a row that sees a key, and has no value.

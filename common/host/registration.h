@@ -79,6 +79,7 @@ struct Solves {
   bool window = false;       // any AttentionProblem::window_left and window_right
   bool lengths = false;      // any AttentionProblem::lengths and lengths_kv, multiples of a tile or not
   bool packed = false;       // AttentionProblem::packed, with any lengths
+  bool paged = false;        // any AttentionProblem::page_size
   bool scores = false;       // any AttentionProblem::softcap, alibi and sinks
   bool dropout = false;      // any AttentionProblem::dropout_p, dropout_seed and dropout_offset
   bool log_sum_exp = false;  // not a problem, but an output: ExtendedArgs::log_sum_exp

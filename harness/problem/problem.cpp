@@ -26,9 +26,10 @@ constexpr std::pair<const char*, Dtype> kDtypes[] = {
 // matters to in_plainest_form(), visible_keys() and launch_args().
 constexpr auto kMembers = [](const AttentionProblem& problem) {
   const auto& [batch, heads, seq_len, seq_len_kv, head_dim, dtype, causal, kv_heads, window_left, window_right, lengths,
-               lengths_kv, packed, softcap, alibi, sinks, dropout_p, dropout_seed, dropout_offset] = problem;
+               lengths_kv, packed, page_size, softcap, alibi, sinks, dropout_p, dropout_seed, dropout_offset] = problem;
   return std::tie(batch, heads, seq_len, seq_len_kv, head_dim, dtype, causal, kv_heads, window_left, window_right,
-                  lengths, lengths_kv, packed, softcap, alibi, sinks, dropout_p, dropout_seed, dropout_offset);
+                  lengths, lengths_kv, packed, page_size, softcap, alibi, sinks, dropout_p, dropout_seed,
+                  dropout_offset);
 };
 static_assert(std::tuple_size_v<decltype(kMembers(AttentionProblem{}))> == std::tuple_size_v<decltype(kFields)>,
               "harness/problem/fields.h describes every member of AttentionProblem");
@@ -201,7 +202,7 @@ std::int64_t num_rows(const AttentionProblem& problem, std::int64_t batch) {
 }
 
 std::int64_t num_rows_kv(const AttentionProblem& problem, std::int64_t batch) {
-  return problem.packed ? num_keys(problem, batch) : problem.seq_len_kv;
+  return problem.packed || problem.page_size != 0 ? num_keys(problem, batch) : problem.seq_len_kv;
 }
 
 std::vector<std::int64_t> first_rows(const AttentionProblem& problem) {
@@ -218,6 +219,10 @@ std::int64_t total_rows(const AttentionProblem& problem) {
 
 std::int64_t total_rows_kv(const AttentionProblem& problem) {
   return problem.packed ? first_rows_kv(problem).back() : problem.batch * problem.seq_len_kv;
+}
+
+std::int64_t pages_per_entry(const AttentionProblem& problem) {
+  return problem.page_size == 0 ? 0 : (problem.seq_len_kv - 1) / problem.page_size + 1;
 }
 
 KeyRange visible_keys(const AttentionProblem& problem, std::int64_t batch, std::int64_t query) {
@@ -279,6 +284,12 @@ ExtendedArgs launch_args(const AttentionProblem& problem, const Tensors& tensors
   args.window_right = static_cast<int>(problem.window_right);
   if (problem.dtype == Dtype::e4m3) args.scales = tensors.scales;
   args.log_sum_exp = tensors.log_sum_exp;
+  if (problem.page_size != 0) {
+    args.page_table = tensors.page_table;
+    args.page_size = static_cast<int>(problem.page_size);
+    args.page_table_width = static_cast<int>(tensors.page_table_width);
+    args.num_pages = tensors.num_pages;
+  }
   args.softcap = static_cast<float>(problem.softcap);
   if (problem.alibi) args.alibi_slopes = tensors.alibi_slopes;
   if (problem.sinks) args.sinks = tensors.sinks;

@@ -59,6 +59,8 @@ std::vector<std::int64_t> first_rows_kv(const AttentionProblem& problem);
 /// The rows of Q and O, and of K and V, of all batch entries.
 std::int64_t total_rows(const AttentionProblem& problem);
 std::int64_t total_rows_kv(const AttentionProblem& problem);
+/// If K and V are paged, the most pages that a batch entry can have; otherwise 0.
+std::int64_t pages_per_entry(const AttentionProblem& problem);
 
 /// The keys that a query sees: those from `begin` up to but not including `end`; no keys if the two are equal.
 struct KeyRange {
@@ -89,6 +91,8 @@ struct Tensors {
   float* log_sum_exp = nullptr;
   const int *offsets = nullptr, *offsets_kv = nullptr;
   const float *alibi_slopes = nullptr, *sinks = nullptr;
+  const int* page_table = nullptr;
+  int page_table_width = 0, num_pages = 0;
 };
 /// The argument of a launch. Sizes fit 32 bits: see why_impossible().
 ExtendedArgs launch_args(const AttentionProblem& problem, const Tensors& tensors, float softmax_scale, void* workspace);

@@ -43,6 +43,7 @@ std::vector<AttentionProblem> each_field_changed() {
   add(&AttentionProblem::lengths, std::vector<std::int64_t>{128, 0});
   add(&AttentionProblem::lengths_kv, std::vector<std::int64_t>{1, 192});
   add(&AttentionProblem::packed, true);
+  add(&AttentionProblem::page_size, 64);
   add(&AttentionProblem::softcap, 2.5);
   add(&AttentionProblem::alibi, true);
   add(&AttentionProblem::sinks, true);

@@ -1,8 +1,9 @@
-// The problems that a version is checked with if it solves windows, packed sequences or changes of the scores.
+// The problems that a version is checked with if it solves windows, packed sequences, pages or changes of the scores.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <functional>
+#include <set>
 #include <utility>
 
 #include "problem/problem.h"
@@ -103,6 +104,26 @@ TEST(CheckSets, PackedSequencesAndScoresAreChecked) {
   EXPECT_GE(count([&](const AttentionProblem& p) { return packed(p) && changed(p); }), 2);
   EXPECT_GE(count([&](const AttentionProblem& p) { return packed(p) && p.kv_heads != 0; }), 2);
   EXPECT_GE(count([&](const AttentionProblem& p) { return packed(p) && p.window_left != kNoWindow; }), 2);
+}
+
+TEST(CheckSets, PagesAreOfSeveralSizesWithAndWithoutGaps) {
+  Version version = version_of_plain_problems();
+  version.most_queries = 8;
+  version.solves = {.any_length = true, .kv_heads = true, .lengths = true};
+  const Configuration& configuration = version.configurations[0];
+  const auto sizes = [&](Packing packing) {
+    std::set<std::int64_t> found;
+    for (const CheckSet& set : check_sets(version, configuration, kRequested, {}))
+      if (set.problem.page_size != 0 && set.packing == packing) {
+        EXPECT_EQ(why_unsupported(version, configuration, set.problem), std::nullopt) << set.name;
+        found.insert(set.problem.page_size);
+      }
+    return found.size();
+  };
+  EXPECT_EQ(sizes(Packing::separate) + sizes(Packing::with_gaps), 0u);
+  version.solves.paged = true;
+  EXPECT_GE(sizes(Packing::separate), 2u);
+  EXPECT_GE(sizes(Packing::with_gaps), 2u);
 }
 
 TEST(CheckSets, DropoutIsCheckedWithTheOtherFields) {

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <numbers>
 #include <set>
+#include <span>
 #include <utility>
 
 #include "worker/adversarial.h"
@@ -223,6 +224,42 @@ TEST(Inputs, WhatALengthLeavesOutIsNan) {
     EXPECT_TRUE(is_nan(inputs.V_row(1, 0, 191)));
     EXPECT_TRUE(std::equal(inputs.Q_row(1, 2, 2), inputs.Q_row(1, 2, 2) + 128, whole.Q_row(1, 2, 2)));
     EXPECT_TRUE(std::equal(inputs.V_row(1, 0, 190), inputs.V_row(1, 0, 190) + 128, whole.V_row(1, 0, 190)));
+  }
+}
+
+TEST(Inputs, PagesHaveTheSameRowsInAnotherOrder) {
+  AttentionProblem problem{
+      .batch = 3, .heads = 4, .seq_len = 1, .seq_len_kv = 200, .kv_heads = 2, .lengths_kv = {200, 0, 33}};
+  const Inputs contiguous = make_inputs(problem, Distribution::normal, Packing::separate, 7);
+  problem.page_size = 32;
+  for (const Packing packing : {Packing::separate, Packing::with_gaps}) {
+    const Inputs paged = make_inputs(problem, Distribution::normal, packing, 7);
+    const PageTable& table = *paged.K.table;
+    EXPECT_EQ(table.width, 7);
+    ASSERT_EQ(table.pages.size(), 21u);
+    EXPECT_EQ(table.num_pages, 7 + 2 + 1) << "and one that nobody uses";
+    std::set<int> used;
+    for (std::int64_t batch = 0; batch < 3; ++batch)
+      for (std::int64_t page = 0; page < table.width; ++page) {
+        const int number = table.pages[batch * table.width + page];
+        if (page * 32 >= problem.lengths_kv[batch])
+          EXPECT_TRUE(number < 0 || number >= table.num_pages) << "a kernel must not use it";
+        else
+          EXPECT_TRUE(number >= 0 && number < table.num_pages && used.insert(number).second) << number;
+      }
+    EXPECT_FALSE(std::ranges::is_sorted(table.pages.begin(), table.pages.begin() + 7)) << "in another order";
+    std::int64_t numbers = 0;  // that are not NaN
+    for (const std::uint16_t bits : std::span(paged.buffers[1].data(), paged.buffers[1].size()))
+      numbers += is_finite(Dtype::fp16, bits);
+    EXPECT_EQ(numbers, 233 * 2 * 128) << "everything else is NaN";
+    for (std::int64_t batch = 0; batch < 3; ++batch)
+      for (std::int64_t head = 0; head < 4; ++head)
+        for (std::int64_t row = 0; row < problem.lengths_kv[batch]; ++row) {
+          EXPECT_TRUE(std::equal(paged.K_row(batch, head, row), paged.K_row(batch, head, row) + 128,
+                                 contiguous.K_row(batch, head, row)));
+          EXPECT_TRUE(std::equal(paged.V_row(batch, head, row), paged.V_row(batch, head, row) + 128,
+                                 contiguous.V_row(batch, head, row)));
+        }
   }
 }
 

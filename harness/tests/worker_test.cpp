@@ -136,7 +136,7 @@ TEST(Support, AFieldThatAVersionDoesNotSolveIsRefusedByName) {
 
 TEST(Support, EachFieldIsRefusedByItsNameAndTakenWhereItIsSolved) {
   AttentionProblem grouped = kProblem, left = kProblem, right = kProblem, capped = kProblem, alibi = kProblem,
-                   sinks = kProblem, dropout = kProblem, lengths = kProblem, lengths_kv = kProblem;
+                   sinks = kProblem, dropout = kProblem, lengths = kProblem, lengths_kv = kProblem, paged = kProblem;
   grouped.kv_heads = 1;
   left.window_left = right.window_right = 64;
   capped.softcap = 50;
@@ -144,21 +144,44 @@ TEST(Support, EachFieldIsRefusedByItsNameAndTakenWhereItIsSolved) {
   dropout.dropout_p = 0.1;
   lengths.lengths = {256, 17};
   lengths_kv.lengths_kv = {0, 192};
+  paged.page_size = 64;
   const struct {
     const AttentionProblem& problem;
     const char* field;
     bool Solves::* member;
-  } fields[] = {{grouped, "--kv-heads", &Solves::kv_heads},    {left, "--window-left", &Solves::window},
-                {right, "--window-right", &Solves::window},    {capped, "--softcap", &Solves::scores},
-                {alibi, "--alibi", &Solves::scores},           {sinks, "--sinks", &Solves::scores},
-                {dropout, "--dropout-p", &Solves::dropout},    {lengths, "--lengths", &Solves::lengths},
-                {lengths_kv, "--lengths-kv", &Solves::lengths}};
+  } fields[] = {{grouped, "--kv-heads", &Solves::kv_heads},
+                {left, "--window-left", &Solves::window},
+                {right, "--window-right", &Solves::window},
+                {capped, "--softcap", &Solves::scores},
+                {alibi, "--alibi", &Solves::scores},
+                {sinks, "--sinks", &Solves::scores},
+                {dropout, "--dropout-p", &Solves::dropout},
+                {lengths, "--lengths", &Solves::lengths},
+                {lengths_kv, "--lengths-kv", &Solves::lengths},
+                {paged, "--page-size", &Solves::paged}};
   for (const auto& [problem, field, member] : fields) {
     EXPECT_THAT(unsupported(problem), AllOf(StartsWith(std::string(field) + " "), HasSubstr("06_swizzle")));
     Version version = make_version();
     version.solves.*member = true;
     EXPECT_EQ(why_unsupported(version, version.configurations[0], problem), std::nullopt) << field;
   }
+}
+
+TEST(Support, PagesAreWholeTilesAndBelongToBatchEntries) {
+  AttentionProblem paged = kProblem;
+  for (const int size : {16, 64, 4096}) {
+    paged.page_size = size;
+    EXPECT_EQ(why_impossible(paged), std::nullopt) << size;
+  }
+  for (const int size : {-16, 8, 48}) {
+    paged.page_size = size;
+    EXPECT_THAT(why_impossible(paged).value_or(""), HasSubstr(fmt::format("--page-size {} ", size)));
+  }
+  paged.page_size = 16;
+  paged.packed = true;
+  paged.lengths = {paged.seq_len, 1};
+  paged.lengths_kv = {paged.seq_len_kv, 1};
+  EXPECT_THAT(why_impossible(paged).value_or(""), AllOf(HasSubstr("--page-size"), HasSubstr("--packed")));
 }
 
 TEST(Support, DropoutKeepsSomeWeights) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "host/sm_limits.h"
 #include "problem/problem.h"
@@ -453,6 +454,25 @@ void add_decoding(Sets& sets, const Version& version, const Configuration& confi
   long_cache.lengths_kv = {kKeysOfLongCache, kKeysOfLongCache * 2 / 3};
   sets.push_back({.name = "one query, long caches", .problem = long_cache, .distribution = Distribution::ramp});
 
+  if (version.solves.paged) {
+    // A page for each tile; pages for several of them; more pages than a warp has lanes; one page that no cache fills.
+    const auto add_paged = [&](const char* name, AttentionProblem paged, std::int64_t page_size, Packing packing) {
+      paged.page_size = page_size;
+      sets.push_back({.name = name,
+                      .problem = std::move(paged),
+                      .distribution = Distribution::offset_mean,
+                      .packing = packing,
+                      .sms = 3});
+    };
+    add_paged("pages of 16 keys, caches of several lengths", cache, 16, Packing::separate);
+    add_paged("pages of 64 keys with gaps, caches of several lengths", cache, 64, Packing::with_gaps);
+    add_paged("pages of 16 keys, long caches", long_cache, 16, Packing::separate);
+    sets.back().sms = 1;  // so that a warp has more pages than lanes
+    add_paged("pages of 32 keys with gaps, long caches", long_cache, 32, Packing::with_gaps);
+    add_paged("a large page", small_problem(configuration), 1024, Packing::separate);
+    sets.back().problem.seq_len = 1;
+  }
+
   AttentionProblem large_groups = small_problem(configuration);
   large_groups.heads = 2 * kHeadsOfLargeGroup;
   large_groups.kv_heads = 2;
@@ -485,7 +505,7 @@ void limit_queries(Sets& sets, std::int64_t most) {
 }  // namespace
 
 std::string full_name(const CheckSet& set) {
-  return set.sms == 0 ? set.name : fmt::format("{} on {} SMs", set.name, set.sms);
+  return set.sms == 0 ? set.name : fmt::format("{} on {} SM{}", set.name, set.sms, set.sms == 1 ? "" : "s");
 }
 
 std::vector<CheckSet> check_sets(const Version& version, const Configuration& configuration,

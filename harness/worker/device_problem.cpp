@@ -108,6 +108,7 @@ DeviceProblem::DeviceProblem(const Version& version, const std::vector<const Con
       upload(lengths_, "the lengths", in_32_bits(problem.packed ? first_rows(problem) : problem.lengths));
   const int* lengths_kv = upload(lengths_kv_, "the lengths of K and V",
                                  in_32_bits(problem.packed ? first_rows_kv(problem) : problem.lengths_kv));
+  const PageTable table = inputs.K.table != nullptr ? *inputs.K.table : PageTable();
   const GuardedBuffer& O = inputs.gradients ? gradient_inputs_[1] : outputs_.front();
   ExtendedArgs& args = args_;
   args = launch_args(problem,
@@ -122,7 +123,10 @@ DeviceProblem::DeviceProblem(const Version& version, const std::vector<const Con
                       .offsets = lengths,
                       .offsets_kv = lengths_kv,
                       .alibi_slopes = upload(alibi_slopes_, "the slopes of ALiBi", inputs.alibi_slopes),
-                      .sinks = upload(sinks_, "the sinks", inputs.sinks)},
+                      .sinks = upload(sinks_, "the sinks", inputs.sinks),
+                      .page_table = upload(page_table_, "the page table", table.pages),
+                      .page_table_width = static_cast<int>(table.width),
+                      .num_pages = static_cast<int>(table.num_pages)},
                      inputs.scale(), workspace_ ? workspace_->data() : nullptr);
   if (!inputs.gradients) return;
   const TensorLayout of_keys = contiguous_layout(problem.seq_len_kv, num_kv_heads(problem), problem.head_dim);
@@ -188,7 +192,8 @@ std::optional<std::string> DeviceProblem::guard_damage() const {
   for (const auto* buffers : {&outputs_, &inputs_, &gradient_inputs_})
     for (const GuardedBuffer& buffer : *buffers)
       if (auto damage = buffer.guard_damage()) return damage;
-  for (const auto& buffer : {&log_sum_exp_, &workspace_, &lengths_, &lengths_kv_, &scales_, &alibi_slopes_, &sinks_})
+  for (const auto& buffer :
+       {&log_sum_exp_, &workspace_, &lengths_, &lengths_kv_, &page_table_, &scales_, &alibi_slopes_, &sinks_})
     if (buffer->has_value())
       if (auto damage = (*buffer)->guard_damage()) return damage;
   return std::nullopt;

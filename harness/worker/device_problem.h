@@ -47,7 +47,8 @@ class DeviceProblem {
   std::vector<GuardedBuffer> inputs_;
   std::vector<GuardedBuffer> gradient_inputs_;
   std::vector<GuardedBuffer> outputs_;
-  std::optional<GuardedBuffer> log_sum_exp_, workspace_, lengths_, lengths_kv_, scales_, alibi_slopes_, sinks_;
+  std::optional<GuardedBuffer> log_sum_exp_, workspace_, lengths_, lengths_kv_, page_table_, scales_, alibi_slopes_,
+      sinks_;
   const Inputs& host_;  // the source of the scales on the device
   BackwardArgs args_;   // of a forward problem, the kernel sees only its base
 };

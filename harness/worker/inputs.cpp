@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 #include <numbers>
+#include <numeric>
 #include <span>
 #include <stdexcept>
 
@@ -20,6 +21,8 @@ std::uint64_t mix(std::uint64_t x) {
   x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
   return x ^ (x >> 31);
 }
+
+constexpr int kNoPage = std::numeric_limits<int>::max();
 
 constexpr std::uint64_t kGolden = 0x9e3779b97f4a7c15u;  // the step of SplitMix64's counter
 
@@ -193,7 +196,25 @@ float alibi_slope(std::int64_t head, std::int64_t heads) {
   return std::exp2(-8 * static_cast<float>(head + 1) / static_cast<float>(heads));
 }
 
-// Where Q, K and V are in memory, and the memory, which is zero.
+// A page for every page_size keys, in an order that has nothing to do with that of the keys, and a page that nobody uses. What
+// follows the page of a batch entry's last key is no page.
+PageTable shuffled_pages(const AttentionProblem& problem) {
+  PageTable table{.page_size = problem.page_size, .width = pages_per_entry(problem)};
+  for (std::int64_t batch = 0; batch < problem.batch; ++batch)
+    for (std::int64_t page = 0; page < table.width; ++page) {
+      const bool used = page * table.page_size < num_keys(problem, batch);
+      table.pages.push_back(used ? static_cast<int>(table.num_pages++) : page % 2 == 0 ? kNoPage : -kNoPage);
+    }
+  ++table.num_pages;
+  std::vector<int> order(table.num_pages);
+  std::iota(order.begin(), order.end(), 0);
+  std::ranges::sort(order, {}, [](int page) { return mix(kGolden * (page + 1)); });
+  for (int& page : table.pages)
+    if (std::abs(page) != kNoPage) page = order[page];
+  return table;
+}
+
+// Where Q, K and V are in memory, and the memory.
 void lay_out(Inputs& inputs, Packing packing) {
   const AttentionProblem& problem = inputs.problem;
   const std::int64_t batch = problem.batch, heads = problem.heads, kv_heads = num_kv_heads(problem),
@@ -208,22 +229,26 @@ void lay_out(Inputs& inputs, Packing packing) {
     inputs.V.offset = (heads + kv_heads) * head_dim;
     return;
   }
-  // The sequences of a packed problem are like one batch entry with all rows.
+  // The sequences of a packed problem are like one batch entry with all rows, and pages are like batch entries.
+  const auto table = problem.page_size == 0 ? nullptr : std::make_shared<const PageTable>(shuffled_pages(problem));
   const std::int64_t entries = problem.packed ? 1 : batch;
+  const std::int64_t entries_kv = table != nullptr ? table->num_pages : entries;
   const std::int64_t rows = problem.packed ? total_rows(problem) : seq_len;
-  const std::int64_t rows_kv = problem.packed ? total_rows_kv(problem) : seq_len_kv;
+  const std::int64_t rows_kv = problem.packed     ? total_rows_kv(problem)
+                               : table != nullptr ? table->page_size
+                                                  : seq_len_kv;
   inputs.Q = contiguous_layout(rows, heads, head_dim);
   inputs.K = inputs.V = contiguous_layout(rows_kv, kv_heads, head_dim);
-  std::int64_t sizes[] = {entries * inputs.Q.batch_stride, entries * inputs.K.batch_stride,
-                          entries * inputs.V.batch_stride};
+  std::int64_t sizes[] = {entries * inputs.Q.batch_stride, entries_kv * inputs.K.batch_stride,
+                          entries_kv * inputs.V.batch_stride};
   if (packing == Packing::with_gaps) {
     // Rows begin at multiples of 16 elements, as TMA requires for 8-bit elements, too.
     const std::int64_t Q_head = head_dim + 16, K_row = head_dim + 32, V_row = 5 * head_dim;
     inputs.Q = {.batch_stride = rows * heads * Q_head, .row_stride = heads * Q_head, .head_stride = Q_head};
     inputs.K = {.batch_stride = kv_heads * rows_kv * K_row, .row_stride = K_row, .head_stride = rows_kv * K_row};
-    inputs.V = {.batch_stride = rows_kv * V_row, .row_stride = V_row, .head_stride = entries * rows_kv * V_row};
+    inputs.V = {.batch_stride = rows_kv * V_row, .row_stride = V_row, .head_stride = entries_kv * rows_kv * V_row};
     sizes[0] = entries * inputs.Q.batch_stride;
-    sizes[1] = entries * inputs.K.batch_stride;
+    sizes[1] = entries_kv * inputs.K.batch_stride;
     sizes[2] = kv_heads * inputs.V.head_stride;
   }
   if (problem.packed) {
@@ -231,6 +256,7 @@ void lay_out(Inputs& inputs, Packing packing) {
     inputs.Q.first_rows = first_rows(problem);
     inputs.K.first_rows = inputs.V.first_rows = first_rows_kv(problem);
   }
+  inputs.K.table = inputs.V.table = table;
   for (const std::int64_t size : sizes) inputs.buffers.emplace_back(size);
   inputs.K_buffer = 1;
   inputs.V_buffer = 2;
@@ -345,15 +371,19 @@ std::uint64_t hash(std::uint64_t seed, std::uint64_t a, std::uint64_t b, std::ui
   return state;
 }
 
-Inputs make_inputs(const AttentionProblem& problem, Distribution distribution, Packing packing, std::uint64_t seed,
-                   const Progress& progress, int threads) {
+Inputs memory_for(const AttentionProblem& problem, Packing packing) {
   Inputs inputs;
   inputs.problem = problem;
   lay_out(inputs, packing);
-  const std::uint16_t padding = padding_of(problem.dtype);
-  if (packing == Packing::with_gaps)
-    for (HostBuffer& buffer : inputs.buffers) std::fill_n(buffer.data(), buffer.size(), padding);
+  if (packing == Packing::with_gaps || problem.page_size != 0)
+    for (HostBuffer& buffer : inputs.buffers) std::fill_n(buffer.data(), buffer.size(), padding_of(problem.dtype));
+  return inputs;
+}
 
+Inputs make_inputs(const AttentionProblem& problem, Distribution distribution, Packing packing, std::uint64_t seed,
+                   const Progress& progress, int threads) {
+  Inputs inputs = memory_for(problem, packing);
+  const std::uint16_t padding = padding_of(problem.dtype);
   const std::array<Part, 3> parts = parts_of(inputs);
   const RowSource source(problem, distribution, seed);
   // A unit of work is a run of rows with all heads, because those are adjacent in memory.

@@ -51,6 +51,9 @@ void for_each_scaled_row(const Inputs& inputs, int buffer,
 /// A pseudo-random number that depends only on the arguments.
 std::uint64_t hash(std::uint64_t seed, std::uint64_t a, std::uint64_t b, std::uint64_t c, std::uint64_t d = 0);
 
+/// Where a problem's Q, K and V are, and their memory. Gaps, and pages that are not full, are NaN; everything else has any value.
+Inputs memory_for(const AttentionProblem& problem, Packing packing);
+
 /// The inputs of a problem. A row's elements depend on the seed, the distribution, the tensor, and the row's batch
 /// entry, head and number, so they are the same for every packing and number of threads.
 Inputs make_inputs(const AttentionProblem& problem, Distribution distribution, Packing packing, std::uint64_t seed,

@@ -58,17 +58,30 @@ class HostBuffer {
   std::int64_t size_ = 0;
 };
 
-/// The location of a tensor of shape [batch, rows, heads, head_dim] in a buffer. All members but first_rows count elements;
-/// head_dim is contiguous.
+/// Where the rows of each batch entry are, if K and V are paged: row r is row r % page_size of page pages[batch * width + r / page_size].
+struct PageTable {
+  std::int64_t page_size = 0;   // 0: not paged
+  std::int64_t width = 0;       // entries for each batch entry
+  std::vector<int> pages = {};  // [batch][width]
+  std::int64_t num_pages = 0;   // in memory, used or not
+};
+
+/// The location of a tensor of shape [batch, rows, heads, head_dim] in a buffer. Offset and strides count elements; head_dim is
+/// contiguous. If it is paged, its shape is [pages, page_size, heads, head_dim], and batch_stride is that of pages.
 struct TensorLayout {
   std::int64_t offset = 0;
   std::int64_t batch_stride = 0;
   std::int64_t row_stride = 0;
   std::int64_t head_stride = 0;
-  std::vector<std::int64_t> first_rows = {};  // of each batch entry, if they are packed; then batch_stride is 0
+  std::vector<std::int64_t> first_rows = {};         // of each batch entry, if they are packed; then batch_stride is 0
+  std::shared_ptr<const PageTable> table = nullptr;  // if it is paged
 
   /// The first element of a row.
   std::int64_t row(std::int64_t batch, std::int64_t head, std::int64_t row) const {
+    if (table != nullptr) {
+      batch = table->pages[batch * table->width + row / table->page_size];
+      row %= table->page_size;
+    }
     const std::int64_t before = first_rows.empty() ? 0 : first_rows[batch];
     return offset + batch * batch_stride + (before + row) * row_stride + head * head_stride;
   }

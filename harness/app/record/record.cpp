@@ -109,8 +109,8 @@ std::vector<std::pair<AttentionProblem, const Configuration*>> what_to_record(co
 }
 
 // One query against the caches of the standard shapes, with few heads of K and V and with as many as of Q; and caches of
-// different lengths.
-std::vector<AttentionProblem> decoding_problems() {
+// different lengths. A version that solves them has some of the caches in pages, too.
+std::vector<AttentionProblem> decoding_problems(const Version& version) {
   std::vector<AttentionProblem> problems;
   const auto add = [&](const StandardShape& shape, std::int64_t kv_heads, Dtype dtype) -> AttentionProblem& {
     return problems.emplace_back(in_plainest_form({.batch = shape.batch,
@@ -125,13 +125,21 @@ std::vector<AttentionProblem> decoding_problems() {
     for (const StandardShape& shape : kDecodingShapes) add(shape, kv_heads, Dtype::fp16);
     add(kDefaultDecodingShape, kv_heads, Dtype::bf16);
   }
+  if (version.solves.paged) {
+    const std::size_t contiguous = problems.size();
+    for (std::size_t i = 0; i < contiguous; ++i) {
+      if (problems[i].kv_heads != kDecodingKvHeads.front() || problems[i].dtype != Dtype::fp16) continue;
+      problems.push_back(problems[i]);
+      problems.back().page_size = kStandardPageSize;
+    }
+  }
   AttentionProblem& mixed = add(kDecodingShapes.back(), kDecodingKvHeads.front(), Dtype::fp16);
   for (std::int64_t i = 1; i <= mixed.batch; ++i) mixed.lengths_kv.push_back(mixed.seq_len_kv * i / mixed.batch);
   return problems;
 }
 
 // What the virtual GPU counts: the default problem, other numbers of keys, of heads and of queries.
-std::vector<AttentionProblem> emulator_decoding_problems(const Configuration& configuration) {
+std::vector<AttentionProblem> emulator_decoding_problems(const Version& version, const Configuration& configuration) {
   const AttentionProblem first{.batch = kEmulatorDecodingShape.batch,
                                .heads = kEmulatorDecodingHeads,
                                .seq_len = 1,
@@ -145,13 +153,17 @@ std::vector<AttentionProblem> emulator_decoding_problems(const Configuration& co
   problems[3].kv_heads = 0;
   problems[4].seq_len = 3;
   problems[5].lengths_kv = {1, first.seq_len_kv / 2 + 1};
+  if (version.solves.paged) {
+    problems.push_back(first);
+    problems.back().page_size = kStandardPageSize;
+  }
   return problems;
 }
 
 }  // namespace
 
 std::vector<AttentionProblem> standard_problems(const Version& version) {
-  if (version.track == Track::decoding) return decoding_problems();
+  if (version.track == Track::decoding) return decoding_problems(version);
   std::vector<AttentionProblem> problems;
   const auto computes = [&](Dtype dtype) {
     return std::ranges::any_of(version.configurations, [&](const Configuration& c) { return c.dtype == dtype; });
@@ -229,7 +241,7 @@ std::vector<AttentionProblem> standard_problems(const Version& version) {
 }
 
 std::vector<AttentionProblem> emulator_problems(const Version& version, const Configuration& configuration) {
-  if (version.track == Track::decoding) return emulator_decoding_problems(configuration);
+  if (version.track == Track::decoding) return emulator_decoding_problems(version, configuration);
   constexpr std::int64_t kSeqLen = kEmulatorShape.seq_len;
   std::vector<AttentionProblem> problems;
   const auto add = [&](std::int64_t seq_len, std::int64_t seq_len_kv) -> AttentionProblem& {

@@ -18,32 +18,26 @@ Laboratory::Outcome Laboratory::launch(Inputs inputs, std::int64_t row_tile) con
 }
 
 Inputs with_first_keys(const Inputs& inputs, std::int64_t num_keys) {
-  Inputs fewer;
-  fewer.problem = inputs.problem;
-  fewer.problem.seq_len_kv = num_keys;
-  for (std::int64_t& length : fewer.problem.lengths_kv) length = std::min(length, num_keys);
-  const std::int64_t batch = fewer.problem.batch, heads = fewer.problem.heads, kv_heads = num_kv_heads(fewer.problem),
-                     seq_len = fewer.problem.seq_len, head_dim = fewer.problem.head_dim;
-  fewer.Q = contiguous_layout(seq_len, heads, head_dim);
-  fewer.K = fewer.V = contiguous_layout(num_keys, kv_heads, head_dim);
-  fewer.K_buffer = 1;
-  fewer.V_buffer = 2;
+  AttentionProblem problem = inputs.problem;
+  problem.seq_len_kv = num_keys;
+  for (std::int64_t& length : problem.lengths_kv) length = std::min(length, num_keys);
+  Inputs fewer = memory_for(problem, Packing::separate);
   const struct {
     const TensorLayout &from, &to;
-    int buffer;
-    std::int64_t heads, rows;
-  } tensors[] = {{inputs.Q, fewer.Q, inputs.Q_buffer, heads, seq_len},
-                 {inputs.K, fewer.K, inputs.K_buffer, kv_heads, num_keys},
-                 {inputs.V, fewer.V, inputs.V_buffer, kv_heads, num_keys}};
-  for (const auto& tensor : tensors) {
-    HostBuffer buffer(batch * tensor.to.batch_stride);
-    for (std::int64_t b = 0; b < batch; ++b)
-      for (std::int64_t row = 0; row < tensor.rows; ++row)
+    int from_buffer, to_buffer;
+    std::int64_t heads;
+    std::int64_t (*rows_of)(const AttentionProblem&, std::int64_t batch);
+  } tensors[] = {
+      {inputs.Q, fewer.Q, inputs.Q_buffer, fewer.Q_buffer, problem.heads, num_rows},
+      {inputs.K, fewer.K, inputs.K_buffer, fewer.K_buffer, num_kv_heads(problem), num_rows_kv},
+      {inputs.V, fewer.V, inputs.V_buffer, fewer.V_buffer, num_kv_heads(problem), num_rows_kv},
+  };
+  for (const auto& tensor : tensors)
+    for (std::int64_t b = 0; b < problem.batch; ++b)
+      for (std::int64_t row = 0; row < tensor.rows_of(problem, b); ++row)
         for (std::int64_t head = 0; head < tensor.heads; ++head)
-          std::copy_n(inputs.buffers[tensor.buffer].data() + tensor.from.row(b, head, row), head_dim,
-                      buffer.data() + tensor.to.row(b, head, row));
-    fewer.buffers.push_back(std::move(buffer));
-  }
+          std::copy_n(inputs.buffers[tensor.from_buffer].data() + tensor.from.row(b, head, row), problem.head_dim,
+                      fewer.buffers[tensor.to_buffer].data() + tensor.to.row(b, head, row));
   return fewer;
 }
 
