@@ -320,8 +320,9 @@ class Facts:
             raise NotRecordedError(f"{kernel} is not recorded at seq_len {seq_len} with {fields}")
         return min(found)
 
-    def kv_gb_per_s(self, kernel: str, batch: int, keys: int, kv_heads: int = 8) -> float:
-        """The metric of the decoding track, by `harness --record`, for one query and 32 heads in fp16."""
+    def kv_gb_per_s(self, kernel: str, batch: int, keys: int, kv_heads: int = 8, page_size: int = 0) -> float:
+        """The metric of the decoding track, by `harness --record`, for one query and 32 heads in fp16. page_size 0: K and V
+        are not paged."""
         found = [
             result["kv_gb_per_s"]
             for result in self._profile(DEVICE, kernel)["results"]
@@ -329,6 +330,7 @@ class Facts:
             and (result["problem"]["batch"], result["problem"]["seq_len_kv"]) == (batch, keys)
             and result["problem"]["dtype"] == "fp16"
             and "lengths_kv" not in result["problem"]
+            and result["problem"].get("page_size", 0) == page_size
         ]
         if not found:
             raise NotRecordedError(f"{kernel} is not recorded at batch {batch} with {keys} keys")
@@ -619,9 +621,9 @@ class Facts:
 
     # Counters of the virtual GPU, at seq_len 256, batch 1, 2 heads.
 
-    def count(self, number: int, counter: str, kernel: str | None = None) -> int:
-        """A counter of the virtual GPU, for all kernels of a version or for one."""
-        result = self._counted(number)
+    def count(self, number: int, counter: str, kernel: str | None = None, page_size: int = 0) -> int:
+        """A counter of the virtual GPU, for all kernels of a version or for one. page_size 0: K and V are not paged."""
+        result = self._counted(number, page_size)
         if kernel is None:
             return result["counters"][counter]
         return sum(line["counters"].get(counter, 0) for line in result["lines"] if line["kernel"] == kernel)
@@ -646,8 +648,9 @@ class Facts:
             raise FactError(f"the virtual GPU counted nothing at {place!r}: have lines moved? {again} counts anew")
         return sum(line["counters"].get(counter, 0) for line in lines)
 
-    def _counted(self, number: int) -> dict[str, Any]:
-        return self._profile("emulator", number)["results"][0]
+    def _counted(self, number: int, page_size: int = 0) -> dict[str, Any]:
+        results = self._profile("emulator", number)["results"]
+        return next(result for result in results if result["problem"].get("page_size", 0) == page_size)
 
     def _lines(self, number: int, place: str) -> set[str]:
         """06_swizzle.cu:45, as in positions, whatever folder precedes it there."""

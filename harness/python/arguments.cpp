@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <limits>
 #include <numeric>
 #include <string_view>
 #include <tuple>
@@ -34,11 +35,12 @@ Dtype dtype_of(const Array& array) {
 }
 
 std::int64_t element_bytes(const Array& array) {
-  return array.dtype == "float32" ? 4 : dtype_of(array) == Dtype::e4m3 ? 1 : 2;
+  return array.dtype == "float32" || array.dtype == "int32" ? 4 : dtype_of(array) == Dtype::e4m3 ? 1 : 2;
 }
 
 void check_dtypes(const Arrays& arrays) {
-  const auto& [q, k, v, out, scales, alibi_slopes, sinks, lse] = arrays;
+  const auto &q = arrays.q, &k = arrays.k, &v = arrays.v, &out = arrays.out;
+  const auto& scales = arrays.scales;
   const Dtype dtype = dtype_of(q);
   for (const Array* other : {&k, &v})
     if (known_dtype(*other) != dtype)
@@ -56,10 +58,11 @@ void check_dtypes(const Arrays& arrays) {
   if (!in_8_bits && scales) throw TypeError(fmt::format("scales is given, and q has dtype {}; leave it out", q.dtype));
 }
 
-// A contiguous float32 array of this shape: "[3, batch, heads of q]" in words.
-void check_numbers(const Array& array, const std::vector<std::int64_t>& shape, const char* words) {
-  if (array.dtype != "float32")
-    throw TypeError(fmt::format("{} has dtype {}; it must be float32", array.name, array.dtype));
+// A contiguous array of this shape, "[3, batch, heads of q]" in words, and of 32-bit numbers: "float32".
+void check_numbers(const Array& array, const std::vector<std::int64_t>& shape, const char* words,
+                   const char* dtype = "float32") {
+  if (array.dtype != dtype)
+    throw TypeError(fmt::format("{} has dtype {}; it must be {}", array.name, array.dtype, dtype));
   if (array.shape != shape)
     throw UsageError(fmt::format("{} has shape {}; it must be {}, ({})", array.name, shape_of(array), words,
                                  fmt::join(shape, ", ")));
@@ -81,11 +84,15 @@ void check_shapes(const Arrays& arrays) {
                                    array->name, shape_of(*array), array->shape.size()));
   const Array &q = arrays.q, &k = arrays.k, &v = arrays.v, &out = arrays.out;
   if (k.shape != v.shape)
-    throw UsageError(fmt::format("k has shape {} and v has shape {}; they must be equal", shape_of(k), shape_of(v)));
-  if (q.shape[0] != k.shape[0] || q.shape[3] != k.shape[3])
+    throw UsageError(fmt::format("{} has shape {} and {} has shape {}; they must be equal", k.name, shape_of(k), v.name,
+                                 shape_of(v)));
+  if (arrays.page_table && q.shape[3] != k.shape[3])
+    throw UsageError(fmt::format("q has shape {} and {} has shape {}; head_dim, shape[3], must be equal", shape_of(q),
+                                 k.name, shape_of(k)));
+  if (!arrays.page_table && (q.shape[0] != k.shape[0] || q.shape[3] != k.shape[3]))
     throw UsageError(
-        fmt::format("q has shape {} and k has shape {}; only seq_len, shape[1], and heads, shape[2], may differ",
-                    shape_of(q), shape_of(k)));
+        fmt::format("q has shape {} and {} has shape {}; only seq_len, shape[1], and heads, shape[2], may differ",
+                    shape_of(q), k.name, shape_of(k)));
   if (out.shape != q.shape)
     throw UsageError(fmt::format("out has shape {}; it must be that of q, {}", shape_of(out), shape_of(q)));
 }
@@ -170,15 +177,13 @@ bool lie_between_each_other(const Array& out, const Array& in) {
 
 void check_overlaps_no_input(const Arrays& arrays) {
   const Span out = span_of(arrays.out);
-  std::vector<const Array*> inputs = {&arrays.q, &arrays.k, &arrays.v};
-  for (const auto& optional : {&arrays.scales, &arrays.alibi_slopes, &arrays.sinks})
-    if (*optional) inputs.push_back(&**optional);
-  for (const Array* input : inputs) {
-    const Span in = span_of(*input);
-    if (out.begin < in.end && in.begin < out.end && !lie_between_each_other(arrays.out, *input))
+  arrays.for_each([&](const Array& input) {
+    if (&input == &arrays.out || (arrays.lse && &input == &*arrays.lse)) return;
+    const Span in = span_of(input);
+    if (out.begin < in.end && in.begin < out.end && !lie_between_each_other(arrays.out, input))
       throw UsageError(fmt::format("out, at {:#x} to {:#x}, overlaps {}, at {:#x} to {:#x}; give it its own memory",
-                                   out.begin, out.end, input->name, in.begin, in.end));
-  }
+                                   out.begin, out.end, input.name, in.begin, in.end));
+  });
 }
 
 // The newest kernel, which runs if none is named, computes the 16-bit types.
@@ -208,6 +213,7 @@ std::string name_of(std::string_view field) {
       {"head_dim", "q.shape[3] (head_dim)"},
       {"kv_heads", "k.shape[2] (heads of k and v, other than q's)"},
       {"packed", "cu_seqlens_q"},
+      {"page_size", "k_cache.shape[1] (page_size)"},
       {"alibi", "alibi_slopes"},
       {"sinks", "sinks"},
       {"window_left", "window"},
@@ -246,16 +252,30 @@ Span span_of(const Array& array) {
 }
 
 AttentionProblem check_arrays(const Arrays& arrays, const AttentionProblem& asked) {
-  const auto& [q, k, v, out, scales, alibi_slopes, sinks, lse] = arrays;
+  const auto &q = arrays.q, &k = arrays.k, &v = arrays.v, &out = arrays.out;
+  const auto &scales = arrays.scales, &alibi_slopes = arrays.alibi_slopes, &sinks = arrays.sinks;
   check_dtypes(arrays);
   check_shapes(arrays);
   if (k.shape[2] < 1 && q.shape[2] > 0)  // if q has none either, that is reported below
-    throw UsageError(fmt::format("k has shape {}; it needs at least one head", shape_of(k)));
+    throw UsageError(fmt::format("{} has shape {}; it needs at least one head", k.name, shape_of(k)));
   AttentionProblem problem = asked;
+  if (arrays.page_table) {
+    const Array& table = *arrays.page_table;
+    if (table.shape.size() != 2 || table.shape[1] < 1)
+      throw UsageError(
+          fmt::format("page_table has shape {}; it must be [batch, pages], with at least one page", shape_of(table)));
+    check_numbers(table, {q.shape[0], table.shape[1]}, "[batch, pages]", "int32");
+    if (k.shape[0] < 1 || k.shape[0] > std::numeric_limits<std::int32_t>::max())
+      throw UsageError(fmt::format("{} has shape {}; allowed: 1 to {} pages", k.name, shape_of(k),
+                                   std::numeric_limits<std::int32_t>::max()));
+    problem.page_size = k.shape[1];
+    if (const auto why = why_no_page_size(problem.page_size, kArguments)) throw UsageError(*why);
+  }
+  if (arrays.cache_lengths) check_numbers(*arrays.cache_lengths, {q.shape[0]}, "[batch]", "int32");
   if (!problem.packed) {
     problem.batch = q.shape[0];
     problem.seq_len = q.shape[1];
-    problem.seq_len_kv = k.shape[1];
+    problem.seq_len_kv = arrays.page_table ? arrays.page_table->shape[1] * problem.page_size : k.shape[1];
   }
   problem.heads = q.shape[2];
   problem.kv_heads = k.shape[2];
@@ -282,6 +302,29 @@ AttentionProblem check_arrays(const Arrays& arrays, const AttentionProblem& aske
   return problem;
 }
 
+void check_cache(const Arrays& arrays, const AttentionProblem& problem) {
+  const auto number = [](const Array& array, std::int64_t i) {
+    return static_cast<const std::int32_t*>(array.data)[i];
+  };
+  for (std::int64_t batch = 0; batch < problem.batch; ++batch) {
+    std::int64_t length = num_keys(problem, batch);
+    if (arrays.cache_lengths) {
+      length = number(*arrays.cache_lengths, batch);
+      if (length < 0 || length > problem.seq_len_kv)
+        throw UsageError(fmt::format("{}[{}] is {}; allowed: 0 to {}, the keys for which there is room",
+                                     arrays.cache_lengths->name, batch, length, problem.seq_len_kv));
+    }
+    if (!arrays.page_table) continue;
+    const std::int64_t width = arrays.page_table->shape[1], count = arrays.k.shape[0];
+    for (std::int64_t i = 0; i * problem.page_size < length; ++i) {
+      const std::int64_t page = number(*arrays.page_table, batch * width + i);
+      if (page < 0 || page >= count)
+        throw UsageError(fmt::format("page_table[{}, {}] is {}, and {} has {} pages; allowed: 0 to {}", batch, i, page,
+                                     arrays.k.name, count, count - 1));
+    }
+  }
+}
+
 Tensors tensors_of(const Arrays& arrays) {
   const auto floats = [](const std::optional<Array>& array) {
     return array ? static_cast<const float*>(array->data) : nullptr;
@@ -293,7 +336,10 @@ Tensors tensors_of(const Arrays& arrays) {
           .scales = floats(arrays.scales),
           .log_sum_exp = arrays.lse ? static_cast<float*>(arrays.lse->data) : nullptr,
           .alibi_slopes = floats(arrays.alibi_slopes),
-          .sinks = floats(arrays.sinks)};
+          .sinks = floats(arrays.sinks),
+          .page_table = arrays.page_table ? static_cast<const int*>(arrays.page_table->data) : nullptr,
+          .page_table_width = arrays.page_table ? static_cast<int>(arrays.page_table->shape[1]) : 0,
+          .num_pages = arrays.page_table ? static_cast<int>(arrays.k.shape[0]) : 0};
 }
 
 }  // namespace flash_ladder::python

@@ -31,6 +31,16 @@ struct Arrays {
   std::optional<Array> scales;               // if q, k and v have 8 bits: ExtendedArgs::scales
   std::optional<Array> alibi_slopes, sinks;  // as in ExtendedArgs; the problem has them if they are given
   std::optional<Array> lse;                  // where to write the log-sum-exp
+  std::optional<Array> page_table;           // int32 [batch, width]; then k and v are pages, and shape[1] is page_size
+  std::optional<Array> cache_lengths;        // int32 [batch], where the arrays are: ExtendedArgs::lengths_kv
+
+  /// Calls visit(array) for each array that is given, the output and the log-sum-exp included.
+  template <typename Visit>
+  void for_each(Visit visit) const {
+    for (const Array* array : {&q, &k, &v, &out}) visit(*array);
+    for (const auto* optional : {&scales, &alibi_slopes, &sinks, &lse, &page_table, &cache_lengths})
+      if (optional->has_value()) visit(**optional);
+  }
 };
 
 /// The words for messages to the caller of a Python function.
@@ -40,6 +50,10 @@ extern const Words kArguments;
 /// overlaps neither an input nor itself. Returns the problem: `asked`, which contains the masks and the lengths, with
 /// the arrays' sizes and type. If packed, the arrays have shape [1, total, heads, head_dim]. Throws TypeError or UsageError.
 AttentionProblem check_arrays(const Arrays& arrays, const AttentionProblem& asked);
+
+/// Reads the page table and the lengths, which must be in host memory. Throws UsageError for a page that does not exist, and for
+/// a length that is out of range. On a GPU, nothing reads them but the kernel.
+void check_cache(const Arrays& arrays, const AttentionProblem& problem);
 
 /// The tensors of a launch.
 Tensors tensors_of(const Arrays& arrays);

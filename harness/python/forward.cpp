@@ -99,9 +99,7 @@ class MappedArrays {
   explicit MappedArrays(const Arrays& arrays) {
     // Slices of one array, such as a packed q, k and v, interleave: they are mapped as one.
     std::vector<Span> spans;
-    for (const Array* array : {&arrays.q, &arrays.k, &arrays.v, &arrays.out}) spans.push_back(span_of(*array));
-    for (const auto& optional : {&arrays.scales, &arrays.alibi_slopes, &arrays.sinks, &arrays.lse})
-      if (*optional) spans.push_back(span_of(**optional));
+    arrays.for_each([&](const Array& array) { spans.push_back(span_of(array)); });
     std::sort(spans.begin(), spans.end(), [](const Span& a, const Span& b) { return a.begin < b.begin; });
     std::vector<Span> joined;
     for (const Span& span : spans) {
@@ -287,6 +285,16 @@ const Version& fastest_version(const AttentionProblem& problem, bool log_sum_exp
   return newest;  // of which the caller says what it does not solve
 }
 
+// The newest version for few queries that the device runs.
+const Version& newest_for_decoding(const DeviceInfo& device) {
+  const Version* newest = nullptr;
+  for (const Version& version : versions())
+    if (version.kind == ProblemKind::decoding && !why_not_on_device(version, device)) newest = &version;
+  if (newest == nullptr)
+    throw UsageError("no version for few queries was built; build the kernels of kernels/decoding/");
+  return *newest;
+}
+
 }  // namespace
 
 const Version& version_of(std::string_view kernel, const DeviceInfo* device) {
@@ -326,16 +334,23 @@ Answer forward(const Call& call, const Arrays& arrays, Place place, const std::a
   const DeviceInfo& device = device_of_arrays(call.device);
   const bool log_sum_exp = arrays.lse.has_value();
   // A tensor map cannot have a negative stride, and only versions for Hopper copy with tensor maps.
-  const Version& version = call.kernel.empty()
-                               ? fastest_version(problem, log_sum_exp, device, goes_back(arrays).has_value())
-                               : version_of(call.kernel, &device);
+  const Version& version = !call.kernel.empty() ? version_of(call.kernel, &device)
+                           : call.decoding
+                               ? newest_for_decoding(device)
+                               : fastest_version(problem, log_sum_exp, device, goes_back(arrays).has_value());
+  if (call.decoding && version.kind != ProblemKind::decoding)
+    throw UsageError(fmt::format("kernel: {} is not made for few queries; leave kernel out, or use {}", label(version),
+                                 label(newest_for_decoding(device))));
   if (version.kind == ProblemKind::backward)
     throw UsageError(fmt::format("kernel: {} computes {}, not O; leave kernel out, or use another version",
                                  label(version), kind_of(version).outputs));
   const Configuration& configuration = configuration_of(version, problem, call.config, device);
-  refuse_if(why_unsupported(version, configuration, problem, kArguments));
+  AttentionProblem solved = problem;
+  if (arrays.cache_lengths) solved.lengths_kv.assign(problem.batch, 0);  // they are there, whatever they are
+  refuse_if(why_unsupported(version, configuration, solved, kArguments));
   refuse_if(why_no_log_sum_exp(version, log_sum_exp));
   refuse_if(why_unsupported_by_device(version, configuration, device, kArguments));
+  if (place == Place::host && (arrays.page_table || arrays.cache_lengths)) check_cache(arrays, problem);
   if (call.only_chooses) return {.findings = {}, .milliseconds = std::nullopt, .kernel = label(version)};
 
   // The virtual GPU runs one launch at a time, and two calls may map the same array.
@@ -355,7 +370,8 @@ Answer forward(const Call& call, const Arrays& arrays, Place place, const std::a
   Tensors tensors = tensors_of(arrays);
   tensors.lengths = tensors.offsets = lengths.data();
   tensors.lengths_kv = tensors.offsets_kv = lengths_kv.data();
-  const ExtendedArgs args = launch_args(problem, tensors, scale, workspace.data());
+  ExtendedArgs args = launch_args(problem, tensors, scale, workspace.data());
+  if (arrays.cache_lengths) args.lengths_kv = static_cast<const int*>(arrays.cache_lengths->data);
 
   const std::string what =
       fmt::format("{}, configuration {}, {}", label(version), configuration.name, describe(problem));

@@ -41,6 +41,7 @@ struct Call {
   bool wait = false;  // whether to wait until the output is complete
   bool timed = false;
   bool only_chooses = false;  // nothing is launched
+  bool decoding = false;      // only versions for few queries may run
 };
 
 struct Answer {

@@ -162,13 +162,17 @@ AttentionProblem asked_for(const nb::dict& fields) {
 class Handed {
  public:
   Handed(const nb::dict& given, const nb::dict& dtypes) {
-    for (const auto& [name, array] :
-         {std::pair{"q", &arrays.q}, {"k", &arrays.k}, {"v", &arrays.v}, {"out", &arrays.out}})
-      *array = take(name, given, dtypes);
+    for (const auto& [name, of_cache, array] : {std::tuple{"q", "q", &arrays.q},
+                                                {"k", "k_cache", &arrays.k},
+                                                {"v", "v_cache", &arrays.v},
+                                                {"out", "out", &arrays.out}})
+      *array = take(given.contains(of_cache) ? of_cache : name, given, dtypes);
     for (const auto& [name, array] : {std::pair{"scales", &arrays.scales},
                                       {"alibi_slopes", &arrays.alibi_slopes},
                                       {"sinks", &arrays.sinks},
-                                      {"lse", &arrays.lse}})
+                                      {"lse", &arrays.lse},
+                                      {"page_table", &arrays.page_table},
+                                      {"lengths", &arrays.cache_lengths}})
       if (given.contains(name)) *array = take(name, given, dtypes);
   }
 
@@ -202,7 +206,7 @@ void define_functions(nb::module_& module, Place place) {
       "forward",
       [place](const nb::dict& arrays, const nb::dict& dtypes, const std::string& kernel, const std::string& config,
               std::optional<double> softmax_scale, const nb::dict& fields, int device, std::uintptr_t stream, bool wait,
-              bool timed, bool only_chooses) {
+              bool timed, bool only_chooses, bool decoding) {
         const Call call{.kernel = kernel,
                         .config = config,
                         .asked = asked_for(fields),
@@ -211,7 +215,8 @@ void define_functions(nb::module_& module, Place place) {
                         .stream = reinterpret_cast<cudaStream_t>(stream),
                         .wait = wait,
                         .timed = timed,
-                        .only_chooses = only_chooses};
+                        .only_chooses = only_chooses,
+                        .decoding = decoding};
         const Handed handed(arrays, dtypes);
         const Answer answer =
             place == Place::host ? forward_on_virtual_gpu(call, handed.arrays) : forward_on_gpu(call, handed.arrays);
@@ -219,7 +224,7 @@ void define_functions(nb::module_& module, Place place) {
       },
       nb::arg("arrays"), nb::arg("dtypes"), nb::arg("kernel"), nb::arg("config"), nb::arg("softmax_scale").none(),
       nb::arg("fields"), nb::arg("device"), nb::arg("stream"), nb::arg("wait"), nb::arg("timed"),
-      nb::arg("only_chooses"));
+      nb::arg("only_chooses"), nb::arg("decoding"));
 }
 
 }  // namespace flash_ladder::python

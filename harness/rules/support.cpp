@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <numeric>
@@ -95,19 +96,6 @@ std::optional<std::string> why_not_packed(const AttentionProblem& problem, std::
   return std::nullopt;
 }
 
-std::optional<std::string> why_no_pages(const AttentionProblem& problem, const Words& words) {
-  constexpr std::int64_t kLeast = 16, kMost = 1 << 20;
-  const std::int64_t size = problem.page_size;
-  if (size == 0) return std::nullopt;
-  if (size < kLeast || size > kMost || (size & (size - 1)) != 0)
-    return fmt::format("{} {} is not a possible size of a page; allowed: powers of two from {} to {}",
-                       words.extension("page_size"), size, kLeast, kMost);
-  if (problem.packed)
-    return fmt::format("{} and {} exclude each other: pages belong to batch entries; choose one of them",
-                       words.extension("page_size"), words.extension("packed"));
-  return std::nullopt;
-}
-
 // Scores of all heads. Beyond this limit, workspace_bytes() could overflow, and Q, K, V and O alone take half a terabyte.
 constexpr double kMaxScores = 1ll << 58;
 
@@ -162,7 +150,10 @@ std::optional<std::string> why_impossible(const AttentionProblem& problem, const
           why_no_lengths("lengths_kv", problem.lengths_kv, "seq_len_kv", problem.seq_len_kv, problem.batch, words))
     return why;
   if (auto why = why_not_packed(problem, kLargest, words)) return why;
-  if (auto why = why_no_pages(problem, words)) return why;
+  if (auto why = why_no_page_size(problem.page_size, words)) return why;
+  if (problem.page_size != 0 && problem.packed)
+    return fmt::format("{} and {} exclude each other: pages belong to batch entries; choose one of them",
+                       words.extension("page_size"), words.extension("packed"));
   if (!(problem.softcap >= 0) || !std::isfinite(static_cast<float>(problem.softcap)) ||
       (problem.softcap != 0 && static_cast<float>(problem.softcap) == 0))
     return fmt::format("{} {} is out of range; allowed: finite float32 numbers above 0, or 0 for no cap",
@@ -179,6 +170,14 @@ std::optional<std::string> why_impossible(const AttentionProblem& problem, const
     return fmt::format("{} {} is out of range; allowed: 0 to {}", words.extension("dropout_offset"),
                        problem.dropout_offset, kMostOffset);
   return std::nullopt;
+}
+
+std::optional<std::string> why_no_page_size(std::int64_t size, const Words& words) {
+  constexpr std::int64_t kLeast = 16, kMost = 1 << 20;
+  if (size == 0 || (size >= kLeast && size <= kMost && std::has_single_bit(static_cast<std::uint64_t>(size))))
+    return std::nullopt;
+  return fmt::format("{} {} is out of range; allowed: powers of two from {} to {}", words.extension("page_size"), size,
+                     kLeast, kMost);
 }
 
 std::optional<std::string> why_unsupported(const Version& version, const Configuration& configuration,

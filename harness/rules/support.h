@@ -49,6 +49,9 @@ std::string compute_capability_name(int compute_capability);
 /// grids that CUDA can launch, equal groups of heads, and a length for every batch entry that fits the tensors.
 std::optional<std::string> why_impossible(const AttentionProblem& problem, const Words& words = kFlags);
 
+/// A part of it: whether pages can have so many keys. 0 stands for no pages.
+std::optional<std::string> why_no_page_size(std::int64_t size, const Words& words = kFlags);
+
 /// Whether the configuration computes the problem: why_impossible(), the problem's type, head_dim and tiles, and
 /// whether the version solves the fields that the problem has beyond the plain one.
 std::optional<std::string> why_unsupported(const Version& version, const Configuration& configuration,

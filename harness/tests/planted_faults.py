@@ -2955,6 +2955,49 @@ FAULTS += [
         " + warp_id * warp_keys",
         "",
     ),
+    Fault(
+        "all batch entries have the pages of the first one",
+        "D06_paged",
+        "The numbers of up to 32 pages",
+        "std::int64_t{batch} * pages.width + ",
+        "",
+    ),
+    Fault(
+        "the page table is read beyond its end",
+        "D06_paged",
+        "The numbers of up to 32 pages",
+        "min(first_entry + lane_id, pages.width - 1)",
+        "first_entry + lane_id",
+        "out_of_bounds",
+    ),
+    Fault(
+        "no more than 32 page numbers are read",
+        "D06_paged",
+        "Find the page",
+        "entry == first_entry + 32",
+        "entry == first_entry + 64",
+    ),
+    Fault(
+        "the next 32 page numbers are read one entry too early",
+        "D06_paged",
+        "Find the page",
+        "first_entry = entry;",
+        "first_entry = entry - 1;",
+    ),
+    Fault(
+        "keys are counted from the first one of the sequence",
+        "D06_paged",
+        "Sixteen lanes copy",
+        " - first_of_page",
+        "",
+    ),
+    Fault(
+        "V has the stride of K's pages",
+        "D06_paged",
+        "Sixteen lanes copy",
+        "page * args.V.batch_stride",
+        "page * args.K.batch_stride",
+    ),
 ]
 
 # Probes, not faults: these print a line for each row whose maximum changes when O is already relative to it, which is

@@ -255,7 +255,7 @@ TEST(Reference, ScoresBeyondTheRangeOfExpDoNotOverflow) {
 // Attention implemented literally, in double.
 std::vector<double> naive_attention(const Inputs& inputs) {
   const auto& [batch_size, heads, max_seq_len, max_seq_len_kv, head_dim, dtype, causal, kv_heads, window_left,
-               window_right, lengths, lengths_kv, packed, softcap, alibi, sinks, dropout_p, dropout_seed,
+               window_right, lengths, lengths_kv, packed, page_size, softcap, alibi, sinks, dropout_p, dropout_seed,
                dropout_offset] = inputs.problem;
   std::vector<double> O;
   for (std::int64_t batch = 0; batch < batch_size; ++batch)

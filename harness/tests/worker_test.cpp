@@ -175,7 +175,7 @@ TEST(Support, PagesAreWholeTilesAndBelongToBatchEntries) {
   }
   for (const int size : {-16, 8, 48}) {
     paged.page_size = size;
-    EXPECT_THAT(why_impossible(paged).value_or(""), HasSubstr(fmt::format("--page-size {} ", size)));
+    EXPECT_THAT(why_impossible(paged).value_or(""), HasSubstr("--page-size " + std::to_string(size) + " "));
   }
   paged.page_size = 16;
   paged.packed = true;

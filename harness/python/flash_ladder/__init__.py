@@ -5,6 +5,7 @@
     flash_ladder.which(q, k, v, causal=True)               # the name of that kernel
     out = flash_ladder.forward(q, k, v, kernel="07")       # with version 07
     out, milliseconds = flash_ladder.forward_timed(q, k, v)
+    out = flash_ladder.decode(q, k_cache, v_cache, lengths)  # a few queries against a long cache
 
 q, k and v are arrays of PyTorch, CuPy, JAX or NumPy, of shape [batch, seq_len, heads, head_dim]. Their location
 determines where the kernel runs. If they are on an NVIDIA GPU, the kernel runs on this GPU. If they are in host memory,
@@ -35,6 +36,7 @@ __all__ = [
     "DeviceInfo",
     "FindingError",
     "configs",
+    "decode",
     "device_info",
     "forward",
     "forward_timed",
@@ -262,6 +264,60 @@ def forward_timed(
     return cast("tuple[Array | tuple[Array, Array], float]", (answer.result, answer.milliseconds))
 
 
+def decode(
+    q: Array,
+    k_cache: Array,
+    v_cache: Array,
+    lengths: Array | Sequence[int] | None = None,
+    page_table: Array | None = None,
+    *,
+    kernel: str | int | None = None,
+    out: Array | None = None,
+    softmax_scale: float | None = None,
+    return_lse: bool = False,
+    config: str | None = None,
+) -> Array | tuple[Array, Array]:
+    """softmax(softmax_scale · q k_cacheᵀ) v_cache for few queries and many keys, as when text is generated.
+
+    q has shape [batch, queries, heads, head_dim], with at most 8 queries, each of which sees all keys of its batch
+    entry. k_cache and v_cache have shape [batch, room, heads of k, head_dim], where the heads of q are a multiple of
+    those of k. All three are float16, or all are bfloat16; strides and alignment are those of forward().
+
+    lengths        how many keys of the cache are in use in each batch entry, from 0 to `room`: int32 [batch] where q
+                   is, as flash_attn_with_kvcache's cache_seqlens, or numbers of Python; None is `room` for all. With 0,
+                   out is 0
+    page_table     int32 [batch, pages of a batch entry] where q is, as flash_attn_with_kvcache's block_table. Then
+                   k_cache and v_cache have shape [pages, page_size, heads of k, head_dim], and page page_table[b, i] has
+                   the keys of batch entry b from i · page_size on. Pages may be shared. page_size is a power of two,
+                   at least 16; `room` is page_size times the pages of a batch entry. Entries after the page of the
+                   last key are not used
+    kernel         a version of the decoding track, "D06"; None is the newest one
+    out, softmax_scale, return_lse, config
+                   as in forward()
+
+    Returns out, or (out, lse). Repeated calls return the same bits.
+
+    In host memory, lengths and pages that are out of range are refused. On a GPU, decode() would have to wait for their
+    values, so it does not look at them: the kernel replaces a page that does not exist by the last one, and lengths
+    must be right. If lengths is None or an array, a call can be captured in a CUDA graph after an earlier one has
+    loaded the kernel: nothing is copied to or from the GPU, and the workspace is allocated in stream order.
+
+    Raises what forward() raises.
+    """
+    asked: dict[str, object] = {}
+    optional: dict[str, _arrays.AnyArray | None] = {"out": out, "page_table": page_table}
+    if hasattr(type(lengths), "__dlpack__"):
+        optional["lengths"] = lengths
+    elif lengths is not None:
+        asked["lengths_kv"] = _lengths("lengths", cast("Sequence[int]", lengths))
+    return cast(
+        "Array | tuple[Array, Array]",
+        _call(
+            q, k_cache, v_cache, kernel, optional, softmax_scale, asked, None, return_lse, config, decoding=True
+        ).result,
+    )
+
+
 def which(
     q: Array,
     k: Array,
@@ -458,6 +514,7 @@ def _call(
     config: str | None,
     timed: bool = False,
     only_chooses: bool = False,
+    decoding: bool = False,
 ) -> _Answer:
     kernel_name = _kernel_name(kernel)
     if config is not None and (not isinstance(config, str) or not config):
@@ -468,7 +525,9 @@ def _call(
         softmax_scale = _number("softmax_scale", softmax_scale)
 
     library = _arrays.library_of("q", q)
-    arrays = {"q": q, "k": k, "v": v} | {name: array for name, array in optional.items() if array is not None}
+    key_name, value_name = ("k_cache", "v_cache") if decoding else ("k", "v")
+    given = {name: array for name, array in optional.items() if array is not None}
+    arrays = {"q": q, key_name: k, value_name: v} | given
     on_gpu, device = _check_together(library, arrays)
     if timed and not on_gpu:
         raise RuntimeError(
@@ -506,6 +565,7 @@ def _call(
         library.waits,
         timed,
         only_chooses,
+        decoding,
     )
     if findings:
         raise FindingError(findings)

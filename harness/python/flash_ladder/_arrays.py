@@ -70,7 +70,7 @@ class NumPy(Library):
         # NumPy's DLPack supports neither bfloat16 nor 8-bit floats, and a view of the same bits needs no copy.
         if array.itemsize <= 2:
             return array.view({1: "uint8", 2: "uint16"}[array.itemsize])
-        if str(array.dtype) == "float32":
+        if str(array.dtype) in ("float32", "int32"):
             return array
         # For a type that is refused by name. DLPack does not support all of them, so pass something else of the same
         # shape.
