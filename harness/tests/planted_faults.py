@@ -2969,6 +2969,7 @@ FAULTS += [
         "min(first_entry + lane_id, pages.width - 1)",
         "first_entry + lane_id",
         "out_of_bounds",
+        "The numbers of up to 32 pages + 4",
     ),
     Fault(
         "no more than 32 page numbers are read",
@@ -2978,18 +2979,11 @@ FAULTS += [
         "entry == first_entry + 64",
     ),
     Fault(
-        "the next 32 page numbers are read one entry too early",
-        "D06_paged",
-        "Find the page",
-        "first_entry = entry;",
-        "first_entry = entry - 1;",
-    ),
-    Fault(
         "keys are counted from the first one of the sequence",
         "D06_paged",
         "Sixteen lanes copy",
         " - first_of_page",
-        "",
+        " - 0 * first_of_page",
     ),
     Fault(
         "V has the stride of K's pages",

@@ -259,6 +259,7 @@ void add_verdict(Result& result, const CheckSet& set, const Verdict& verdict) {
 // every batch entry to have rows of its own. nullptr: the problem has none.
 const char* field_without_probes(const AttentionProblem& problem) {
   return problem.packed          ? "packed"
+         : problem.page_size > 0 ? "page_size"
          : problem.softcap != 0  ? "softcap"
          : problem.alibi         ? "alibi"
          : problem.sinks         ? "sinks"
