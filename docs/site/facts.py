@@ -321,8 +321,8 @@ class Facts:
         return min(found)
 
     def kv_gb_per_s(self, kernel: str, batch: int, keys: int, kv_heads: int = 8, page_size: int = 0) -> float:
-        """The metric of the decoding track, by `harness --record`, for one query and 32 heads in fp16. page_size 0: K and V
-        are not paged."""
+        """The metric of the decoding track, by `harness --record`, for one query and 32 heads in fp16. page_size 0:
+        K and V are not paged."""
         found = [
             result["kv_gb_per_s"]
             for result in self._profile(DEVICE, kernel)["results"]
