@@ -288,9 +288,9 @@ def decode(
                    out is 0
     page_table     int32 [batch, pages of a batch entry] where q is, as flash_attn_with_kvcache's block_table. Then
                    k_cache and v_cache have shape [pages, page_size, heads of k, head_dim], and page page_table[b, i]
-                   has the keys of batch entry b from i · page_size on. Pages may be shared. page_size is a power of two,
-                   at least 16; `room` is page_size times the pages of a batch entry. Entries after the page of the
-                   last key are not used
+                   has the keys of batch entry b from i · page_size on. Pages may be shared. page_size is a power of
+                   two, at least 16; `room` is page_size times the pages of a batch entry. Entries after the page of
+                   the last key are not used
     kernel         a version of the decoding track, "D06"; None is the newest one
     out, softmax_scale, return_lse, config
                    as in forward()
