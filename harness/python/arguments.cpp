@@ -97,6 +97,23 @@ void check_shapes(const Arrays& arrays) {
     throw UsageError(fmt::format("out has shape {}; it must be that of q, {}", shape_of(out), shape_of(q)));
 }
 
+// Types and shapes of what only the backward pass has.
+void check_gradients(const Arrays& arrays) {
+  for (const auto& [array, like] : {std::pair{&*arrays.dout, &arrays.q},
+                                    {&*arrays.dq, &arrays.q},
+                                    {&*arrays.dk, &arrays.k},
+                                    {&*arrays.dv, &arrays.k}}) {
+    if (array->dtype != arrays.q.dtype)
+      throw TypeError(fmt::format("{} has dtype {} and q has dtype {}; they must be equal", array->name, array->dtype,
+                                  arrays.q.dtype));
+    if (array->shape != like->shape)
+      throw UsageError(fmt::format("{} has shape {}; it must be that of {}, {}", array->name, shape_of(*array),
+                                   like->name, shape_of(*like)));
+  }
+  const std::vector<std::int64_t>& q = arrays.q.shape;
+  check_numbers(*arrays.lse, {q[0], q[2], q[1]}, "[batch, heads, seq_len]");
+}
+
 // A dimension of one element has no next element, and libraries set its stride to any value.
 void check_layout(const Array& array) {
   if (array.strides[3] != 1)
@@ -288,6 +305,10 @@ AttentionProblem check_arrays(const Arrays& arrays, const AttentionProblem& aske
   if (problem.head_dim < 1)
     throw UsageError(fmt::format("{} is {}; allowed: 1 or more", kArguments.size("head_dim"), problem.head_dim));
   for (const Array* array : {&q, &k, &v, &out}) check_layout(*array);
+  if (arrays.dout) {
+    check_gradients(arrays);
+    for (const auto* array : {&arrays.dout, &arrays.dq, &arrays.dk, &arrays.dv}) check_layout(**array);
+  }
   if (problem.packed)
     for (const auto& [array, name, rows] :
          {std::tuple{&q, "cu_seqlens_q", total_rows(problem)}, {&k, "cu_seqlens_k", total_rows_kv(problem)}})
@@ -297,6 +318,7 @@ AttentionProblem check_arrays(const Arrays& arrays, const AttentionProblem& aske
   if (scales) check_numbers(*scales, {3, problem.batch, problem.heads}, "[3, batch, heads of q]");
   for (const auto& optional : {&alibi_slopes, &sinks})
     if (*optional) check_numbers(**optional, {problem.heads}, "[heads of q]");
+  if (arrays.dout) return problem;  // the outputs are new
   check_overlaps_not_itself(out);
   check_overlaps_no_input(arrays);
   return problem;
@@ -325,6 +347,15 @@ void check_cache(const Arrays& arrays, const AttentionProblem& problem) {
   }
 }
 
+Gradients gradients_of(const Arrays& arrays) {
+  if (!arrays.dout) return {};
+  return {.dO = tensor_of(*arrays.dout),
+          .dQ = tensor_of(*arrays.dq),
+          .dK = tensor_of(*arrays.dk),
+          .dV = tensor_of(*arrays.dv),
+          .log_sum_exp = static_cast<const float*>(arrays.lse->data)};
+}
+
 Tensors tensors_of(const Arrays& arrays) {
   const auto floats = [](const std::optional<Array>& array) {
     return array ? static_cast<const float*>(array->data) : nullptr;
@@ -334,7 +365,7 @@ Tensors tensors_of(const Arrays& arrays) {
           .V = tensor_of(arrays.v),
           .O = tensor_of(arrays.out),
           .scales = floats(arrays.scales),
-          .log_sum_exp = arrays.lse ? static_cast<float*>(arrays.lse->data) : nullptr,
+          .log_sum_exp = arrays.lse && !arrays.dout ? static_cast<float*>(arrays.lse->data) : nullptr,
           .alibi_slopes = floats(arrays.alibi_slopes),
           .sinks = floats(arrays.sinks),
           .page_table = arrays.page_table ? static_cast<const int*>(arrays.page_table->data) : nullptr,

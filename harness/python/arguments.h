@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "errors.h"
+#include "gradients.h"
 #include "problem/problem.h"
 #include "rules/support.h"
 
@@ -30,15 +31,17 @@ struct Arrays {
   Array q, k, v, out;
   std::optional<Array> scales;               // if q, k and v have 8 bits: ExtendedArgs::scales
   std::optional<Array> alibi_slopes, sinks;  // as in ExtendedArgs; the problem has them if they are given
-  std::optional<Array> lse;                  // where to write the log-sum-exp
+  std::optional<Array> lse;                  // where to write the log-sum-exp; for gradients, where to read it
   std::optional<Array> page_table;           // int32 [batch, width]; then k and v are pages, and shape[1] is page_size
   std::optional<Array> cache_lengths;        // int32 [batch], where the arrays are: ExtendedArgs::lengths_kv
+  std::optional<Array> dout, dq, dk, dv;     // for gradients, all four; then `out` is an input
 
   /// Calls visit(array) for each array that is given, the output and the log-sum-exp included.
   template <typename Visit>
   void for_each(Visit visit) const {
     for (const Array* array : {&q, &k, &v, &out}) visit(*array);
-    for (const auto* optional : {&scales, &alibi_slopes, &sinks, &lse, &page_table, &cache_lengths})
+    for (const auto* optional :
+         {&scales, &alibi_slopes, &sinks, &lse, &page_table, &cache_lengths, &dout, &dq, &dk, &dv})
       if (optional->has_value()) visit(**optional);
   }
 };
@@ -54,6 +57,9 @@ AttentionProblem check_arrays(const Arrays& arrays, const AttentionProblem& aske
 /// Reads the page table and the lengths, which must be in host memory. Throws UsageError for a page that does not exist, and for
 /// a length that is out of range. On a GPU, nothing reads them but the kernel.
 void check_cache(const Arrays& arrays, const AttentionProblem& problem);
+
+/// The gradients of a launch, if they are given.
+Gradients gradients_of(const Arrays& arrays);
 
 /// The tensors of a launch.
 Tensors tensors_of(const Arrays& arrays);

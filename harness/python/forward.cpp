@@ -10,6 +10,7 @@
 #include <tuple>
 #include <utility>
 
+#include "host/backward.h"
 #include "problem/fields.h"
 #include "problem/format_bytes.h"
 #include "problem/kind.h"
@@ -285,14 +286,33 @@ const Version& fastest_version(const AttentionProblem& problem, bool log_sum_exp
   return newest;  // of which the caller says what it does not solve
 }
 
-// The newest version for few queries that the device runs.
-const Version& newest_for_decoding(const DeviceInfo& device) {
+// The newest version of a kind that the device runs.
+const Version& newest_of(ProblemKind kind, const DeviceInfo& device) {
   const Version* newest = nullptr;
   for (const Version& version : versions())
-    if (version.kind == ProblemKind::decoding && !why_not_on_device(version, device)) newest = &version;
+    if (version.kind == kind && !why_not_on_device(version, device)) newest = &version;
   if (newest == nullptr)
-    throw UsageError("no version for few queries was built; build the kernels of kernels/decoding/");
+    throw UsageError(fmt::format("there is no {} version that {} runs", describe(kind).name, device.name));
   return *newest;
+}
+
+// The version that was asked for, or else the fastest one of the call's kind. Every version but those for gradients computes O.
+const Version& version_for(const Call& call, const AttentionProblem& problem, const Arrays& arrays,
+                           const DeviceInfo& device) {
+  const bool of_any_kind = call.kind == ProblemKind::forward;
+  if (call.kernel.empty())
+    // A tensor map cannot have a negative stride, and only versions for Hopper copy with tensor maps.
+    return of_any_kind ? fastest_version(problem, arrays.lse.has_value(), device, goes_back(arrays).has_value())
+                       : newest_of(call.kind, device);
+  const Version& version = version_of(call.kernel, &device);
+  if (of_any_kind && version.kind == ProblemKind::backward)
+    throw UsageError(fmt::format("kernel: {} computes {}, not O; leave kernel out, or use another version",
+                                 label(version), kind_of(version).outputs));
+  if (of_any_kind || version.kind == call.kind) return version;
+  throw UsageError(
+      fmt::format("kernel: {} {}; leave kernel out, or use {}", label(version),
+                  call.kind == ProblemKind::decoding ? "is not made for few queries" : "computes O, not gradients",
+                  label(newest_of(call.kind, device))));
 }
 
 }  // namespace
@@ -332,23 +352,12 @@ Answer forward(const Call& call, const Arrays& arrays, Place place, const std::a
   const AttentionProblem problem = check_arrays(arrays, call.asked);
   const float scale = scale_of(call, problem);
   const DeviceInfo& device = device_of_arrays(call.device);
-  const bool log_sum_exp = arrays.lse.has_value();
-  // A tensor map cannot have a negative stride, and only versions for Hopper copy with tensor maps.
-  const Version& version = !call.kernel.empty() ? version_of(call.kernel, &device)
-                           : call.decoding
-                               ? newest_for_decoding(device)
-                               : fastest_version(problem, log_sum_exp, device, goes_back(arrays).has_value());
-  if (call.decoding && version.kind != ProblemKind::decoding)
-    throw UsageError(fmt::format("kernel: {} is not made for few queries; leave kernel out, or use {}", label(version),
-                                 label(newest_for_decoding(device))));
-  if (version.kind == ProblemKind::backward)
-    throw UsageError(fmt::format("kernel: {} computes {}, not O; leave kernel out, or use another version",
-                                 label(version), kind_of(version).outputs));
+  const Version& version = version_for(call, problem, arrays, device);
   const Configuration& configuration = configuration_of(version, problem, call.config, device);
   AttentionProblem solved = problem;
   if (arrays.cache_lengths) solved.lengths_kv.assign(problem.batch, 0);  // they are there, whatever they are
   refuse_if(why_unsupported(version, configuration, solved, kArguments));
-  refuse_if(why_no_log_sum_exp(version, log_sum_exp));
+  if (!arrays.dout) refuse_if(why_no_log_sum_exp(version, arrays.lse.has_value()));
   refuse_if(why_unsupported_by_device(version, configuration, device, kArguments));
   if (place == Place::host && (arrays.page_table || arrays.cache_lengths)) check_cache(arrays, problem);
   if (call.only_chooses) return {.findings = {}, .milliseconds = std::nullopt, .kernel = label(version)};
@@ -370,7 +379,9 @@ Answer forward(const Call& call, const Arrays& arrays, Place place, const std::a
   Tensors tensors = tensors_of(arrays);
   tensors.lengths = tensors.offsets = lengths.data();
   tensors.lengths_kv = tensors.offsets_kv = lengths_kv.data();
-  ExtendedArgs args = launch_args(problem, tensors, scale, workspace.data());
+  BackwardArgs args;  // of which a version that computes O sees the base
+  static_cast<ExtendedArgs&>(args) = launch_args(problem, tensors, scale, workspace.data());
+  args.gradients = gradients_of(arrays);
   if (arrays.cache_lengths) args.lengths_kv = static_cast<const int*>(arrays.cache_lengths->data);
 
   const std::string what =

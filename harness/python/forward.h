@@ -40,8 +40,8 @@ struct Call {
   cudaStream_t stream = nullptr;
   bool wait = false;  // whether to wait until the output is complete
   bool timed = false;
-  bool only_chooses = false;  // nothing is launched
-  bool decoding = false;      // only versions for few queries may run
+  bool only_chooses = false;                // nothing is launched
+  ProblemKind kind = ProblemKind::forward;  // decoding: only versions for few queries may run
 };
 
 struct Answer {
@@ -54,7 +54,7 @@ struct Answer {
 /// that every device runs. Throws UsageError if there is none.
 const Version& version_of(std::string_view kernel, const DeviceInfo* device);
 
-/// Checks the arguments and enqueues one launch. Also waits for it if it is timed, and on the virtual GPU. Throws
+/// Checks the arguments and enqueues one launch of a version of the call's kind: of one that computes O, or gradients. Also waits for it if it is timed, and on the virtual GPU. Throws
 /// UsageError for invalid arguments, UnavailableError if the GPU is too old, OutOfMemory, CudaError. Once `interrupt`
 /// is true, a launch on the virtual GPU ends with an error, or with the findings so far.
 Answer forward(const Call& call, const Arrays& arrays, Place place, const std::atomic<bool>& interrupt);

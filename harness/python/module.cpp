@@ -22,6 +22,7 @@
 #include "modules/modules.h"
 #include "problem/fields.h"
 #include "problem/format_bytes.h"
+#include "problem/kind.h"
 #include "rules/support.h"
 #include "worker/cuda_check.h"
 
@@ -158,6 +159,12 @@ AttentionProblem asked_for(const nb::dict& fields) {
   return problem;
 }
 
+ProblemKind kind_named(const std::string& name) {
+  for (const ProblemKind kind : {ProblemKind::forward, ProblemKind::backward, ProblemKind::decoding})
+    if (describe(kind).name == name) return kind;
+  throw UsageError(fmt::format("kind '{}' is unknown", name));
+}
+
 // The arrays of a call by name, and what keeps them alive.
 class Handed {
  public:
@@ -172,7 +179,11 @@ class Handed {
                                       {"sinks", &arrays.sinks},
                                       {"lse", &arrays.lse},
                                       {"page_table", &arrays.page_table},
-                                      {"lengths", &arrays.cache_lengths}})
+                                      {"lengths", &arrays.cache_lengths},
+                                      {"dout", &arrays.dout},
+                                      {"dq", &arrays.dq},
+                                      {"dk", &arrays.dk},
+                                      {"dv", &arrays.dv}})
       if (given.contains(name)) *array = take(name, given, dtypes);
   }
 
@@ -206,7 +217,7 @@ void define_functions(nb::module_& module, Place place) {
       "forward",
       [place](const nb::dict& arrays, const nb::dict& dtypes, const std::string& kernel, const std::string& config,
               std::optional<double> softmax_scale, const nb::dict& fields, int device, std::uintptr_t stream, bool wait,
-              bool timed, bool only_chooses, bool decoding) {
+              bool timed, bool only_chooses, const std::string& kind) {
         const Call call{.kernel = kernel,
                         .config = config,
                         .asked = asked_for(fields),
@@ -216,7 +227,7 @@ void define_functions(nb::module_& module, Place place) {
                         .wait = wait,
                         .timed = timed,
                         .only_chooses = only_chooses,
-                        .decoding = decoding};
+                        .kind = kind_named(kind)};
         const Handed handed(arrays, dtypes);
         const Answer answer =
             place == Place::host ? forward_on_virtual_gpu(call, handed.arrays) : forward_on_gpu(call, handed.arrays);
@@ -224,7 +235,7 @@ void define_functions(nb::module_& module, Place place) {
       },
       nb::arg("arrays"), nb::arg("dtypes"), nb::arg("kernel"), nb::arg("config"), nb::arg("softmax_scale").none(),
       nb::arg("fields"), nb::arg("device"), nb::arg("stream"), nb::arg("wait"), nb::arg("timed"),
-      nb::arg("only_chooses"), nb::arg("decoding"));
+      nb::arg("only_chooses"), nb::arg("kind"));
 }
 
 }  // namespace flash_ladder::python

@@ -104,10 +104,69 @@ def test_opcheck(fl: ModuleType, operator: Callable[..., Any], case: str) -> Non
 @pytest.mark.parametrize("compiled", [False, True])
 def test_there_is_no_backward(operator: Callable[..., Any], compiled: bool) -> None:
     call = torch.compile(operator, fullgraph=True, backend="aot_eager") if compiled else operator
-    with pytest.raises(Exception, match="flash_ladder::forward has no backward pass; call it within torch"):
+    with pytest.raises(Exception, match="flash_ladder::forward has no gradients; use "):
         call(Q.clone().requires_grad_(), K, V).sum().backward()
     with torch.no_grad():
         call(Q.clone().requires_grad_(), K, V)
+
+
+# ---- Gradients ----
+
+WHOLE_TILES = [normal(2, rows, 3, 128, seed=seed) for seed, rows in ((3, 64), (4, 128), (5, 128))]
+
+
+def expected_gradients(dout: torch.Tensor, *arrays: torch.Tensor, scale: float) -> list[torch.Tensor]:
+    """By PyTorch's own formulas, in float64."""
+    q, k, v = (x.double().requires_grad_() for x in arrays)
+    weights = torch.softmax(torch.einsum("bihd,bjhd->bhij", q, k) * scale, dim=-1)
+    torch.einsum("bhij,bjhd->bihd", weights, v).backward(dout.double())
+    return [x.grad for x in (q, k, v)]
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_attention_is_differentiable(operator: Callable[..., Any], compiled: bool) -> None:
+    del operator
+    from flash_ladder.pytorch import attention
+
+    call = torch.compile(attention, fullgraph=True, backend="aot_eager") if compiled else attention
+    arrays = [x.clone().requires_grad_() for x in WHOLE_TILES]
+    dout = normal(2, 64, 3, 128, seed=6)
+    out = call(*arrays, softmax_scale=0.1)
+    assert out.requires_grad
+    out.backward(dout)
+    for x, expected in zip(arrays, expected_gradients(dout, *WHOLE_TILES, scale=0.1), strict=True):
+        assert x.grad.dtype == torch.float16
+        assert (x.grad.double() - expected).abs().max() < 4e-3 * expected.abs().max()
+
+
+def test_a_gradient_of_any_strides(operator: Callable[..., Any]) -> None:
+    del operator
+    from flash_ladder.pytorch import attention
+
+    arrays = [x.clone().requires_grad_() for x in WHOLE_TILES]
+    out, lse = attention(*arrays, return_lse=True)
+    assert not lse.requires_grad
+    out.sum().backward()  # the gradient is one number, expanded
+    ones = torch.ones_like(out)
+    for x, expected in zip(arrays, expected_gradients(ones, *WHOLE_TILES, scale=128**-0.5), strict=True):
+        assert (x.grad.double() - expected).abs().max() < 4e-3 * max(expected.abs().max(), 1)
+
+
+def test_opcheck_of_attention(operator: Callable[..., Any]) -> None:
+    del operator
+    arrays = [x.clone().requires_grad_() for x in WHOLE_TILES]
+    # Gradients are not the same bit for bit: CTAs add to dQ in any order.
+    checks = ("test_schema", "test_autograd_registration", "test_faketensor")
+    torch.library.opcheck(torch.ops.flash_ladder.attention.default, (*arrays, 0.1), test_utils=checks)
+
+
+def test_gradients_of_other_sizes_are_refused(operator: Callable[..., Any]) -> None:
+    del operator
+    from flash_ladder.pytorch import attention
+
+    out = attention(*(x.clone().requires_grad_() for x in (Q, Q, Q)))
+    with pytest.raises(ValueError, match=r"seq_len\) 40 is not a multiple of 64"):
+        out.sum().backward()
 
 
 # ---- transformers ----

@@ -1,4 +1,4 @@
-"""FlashAttention's forward pass in numbered CUDA kernels, each of which adds one idea to the one before.
+"""FlashAttention in numbered CUDA kernels, each of which adds one idea to the one before.
 
     out = flash_ladder.forward(q, k, v)                    # with the fastest kernel for the problem
     out = flash_ladder.forward(q, k, v, causal=True)
@@ -6,14 +6,15 @@
     out = flash_ladder.forward(q, k, v, kernel="07")       # with version 07
     out, milliseconds = flash_ladder.forward_timed(q, k, v)
     out = flash_ladder.decode(q, k_cache, v_cache, lengths)  # a few queries against a long cache
+    dq, dk, dv = flash_ladder.backward(dout, q, k, v, out, lse)  # gradients
 
 q, k and v are arrays of PyTorch, CuPy, JAX or NumPy, of shape [batch, seq_len, heads, head_dim]. Their location
 determines where the kernel runs. If they are on an NVIDIA GPU, the kernel runs on this GPU. If they are in host memory,
 it runs on the virtual GPU, which executes the kernel's PTX on the CPU; this is slow, but finds errors that a GPU hides.
 The arrays are not copied.
 
-Two more modules import PyTorch: flash_ladder.pytorch has an operator for torch.compile, and flash_ladder.huggingface
-makes the kernels available to models of Hugging Face's transformers.
+Two more modules import PyTorch: flash_ladder.pytorch has operators for torch.compile and for training, and
+flash_ladder.huggingface makes the kernels available to models of Hugging Face's transformers.
 
 The environment variable FLASH_LADDER_SM selects the GPU whose limits the virtual GPU has, like --sm of the harness
 (docs/virtual_gpu.md).
@@ -35,6 +36,7 @@ __all__ = [
     "Config",
     "DeviceInfo",
     "FindingError",
+    "backward",
     "configs",
     "decode",
     "device_info",
@@ -47,6 +49,7 @@ __all__ = [
 Array = TypeVar("Array")
 
 _LARGEST = 2**31 - 1  # of a size
+_GRADIENTS = ("dq", "dk", "dv")
 _EIGHT_BITS = ("float8_e4m3fn", "uint8")
 
 
@@ -202,7 +205,7 @@ def forward(
                    exp(sink): float32 [batch, heads, seq_len], or [heads, total] if packed; -inf for a row without keys
     config         the name of one of configs(kernel); None is the first one that fits the device
 
-    Returns out, or (out, lse). There is no backward pass.
+    Returns out, or (out, lse). backward() computes the gradients.
 
     On a GPU the kernel is enqueued on the current stream of PyTorch or CuPy, and forward() does not wait for it. JAX
     does not reveal its stream, so the kernel runs on the default stream, and forward() waits for the inputs and the
@@ -313,9 +316,44 @@ def decode(
     return cast(
         "Array | tuple[Array, Array]",
         _call(
-            q, k_cache, v_cache, kernel, optional, softmax_scale, asked, None, return_lse, config, decoding=True
+            q, k_cache, v_cache, kernel, optional, softmax_scale, asked, None, return_lse, config, kind="decoding"
         ).result,
     )
+
+
+def backward(
+    dout: Array,
+    q: Array,
+    k: Array,
+    v: Array,
+    out: Array,
+    lse: Array,
+    *,
+    kernel: str | int | None = None,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    config: str | None = None,
+) -> tuple[Array, Array, Array]:
+    """The gradients of a loss with respect to q, k and v, given dout, its gradient with respect to out.
+
+    q, k, v and softmax_scale are those of forward(), and out and lse its results with return_lse=True. dout has the
+    shape and the type of out. Every head of q has its own head of k and v, and each seq_len is a multiple of the
+    kernel's tile; see configs(kernel).
+
+    kernel         a version of the backward track, "B07"; None is the newest one that the device runs
+    causal         no version supports the causal mask yet
+
+    Returns (dq, dk, dv), of the shapes and the type of q, k and v. Repeated calls may differ in the last bits of dq, to
+    which several CTAs add in any order.
+
+    Streams, devices and exceptions are those of forward().
+    """
+    given: dict[str, _arrays.AnyArray | None] = {"dout": dout, "out": out, "lse": lse}
+    for name, array in given.items():  # in other calls, None is allowed
+        _arrays.library_of(name, array)
+    asked = _asked(causal, None, None, None, None)
+    answer = _call(q, k, v, kernel, given, softmax_scale, asked, None, False, config, kind="backward")
+    return cast("tuple[Array, Array, Array]", answer.result)
 
 
 def which(
@@ -514,7 +552,7 @@ def _call(
     config: str | None,
     timed: bool = False,
     only_chooses: bool = False,
-    decoding: bool = False,
+    kind: str = "forward",
 ) -> _Answer:
     kernel_name = _kernel_name(kernel)
     if config is not None and (not isinstance(config, str) or not config):
@@ -525,10 +563,10 @@ def _call(
         softmax_scale = _number("softmax_scale", softmax_scale)
 
     library = _arrays.library_of("q", q)
-    key_name, value_name = ("k_cache", "v_cache") if decoding else ("k", "v")
+    key_name, value_name = ("k_cache", "v_cache") if kind == "decoding" else ("k", "v")
     given = {name: array for name, array in optional.items() if array is not None}
     arrays = {"q": q, key_name: k, value_name: v} | given
-    on_gpu, device = _check_together(library, arrays)
+    on_gpu, device = _check_together(library, arrays, written=() if kind == "backward" else ("out",))
     if timed and not on_gpu:
         raise RuntimeError(
             "forward_timed: q is in host memory, so the kernel would run on the virtual GPU, which has no clock; "
@@ -541,12 +579,16 @@ def _call(
         dtype = library.dtype(q)
         shape = q.shape if packed is None else (1, *q.shape)
         arrays["out"] = _empty(library, module, q, shape, "float16" if dtype in _EIGHT_BITS else dtype, device)
+    if kind == "backward":
+        for name, like in zip(_GRADIENTS, (q, k, v), strict=True):
+            arrays[name] = _empty(library, module, like, like.shape, library.dtype(q), device)
     if return_lse:
         *rows, heads, _ = q.shape
         shape = (heads, *rows) if packed else (rows[0], heads, *rows[1:])
         arrays["lse"] = _empty(library, module, q, shape, "float32", device)
     dtypes = {name: library.dtype(array) for name, array in arrays.items()}
     dtypes |= {"lse": "float32"} if return_lse else {}
+    dtypes |= dict.fromkeys(_GRADIENTS, dtypes["q"]) if kind == "backward" else {}
     given_out = optional["out"]
     if packed is not None:  # one batch entry with all sequences
         arrays |= {name: arrays[name][None] for name in ("q", "k", "v")}
@@ -565,10 +607,12 @@ def _call(
         library.waits,
         timed,
         only_chooses,
-        decoding,
+        kind,
     )
     if findings:
         raise FindingError(findings)
+    if kind == "backward":
+        return _Answer(tuple(library.result(arrays[name]) for name in _GRADIENTS), milliseconds, ran)
     result = given_out
     if result is None:
         made = library.result(arrays["out"])
@@ -576,14 +620,16 @@ def _call(
     return _Answer((result, library.result(arrays["lse"])) if return_lse else result, milliseconds, ran)
 
 
-def _check_together(library: _arrays.Library, arrays: dict[str, _arrays.AnyArray]) -> tuple[bool, int]:
+def _check_together(
+    library: _arrays.Library, arrays: dict[str, _arrays.AnyArray], written: Sequence[str]
+) -> tuple[bool, int]:
     """Checks that all arrays are of this library and on one device, and returns whether that is a GPU, and which."""
     places: dict[str, tuple[bool, int]] = {}
     for name, array in arrays.items():
         other = _arrays.library_of(name, array)
         if other.name != library.name:
             raise TypeError(f"{name} is an array of {other.name}, and q of {library.name}; both must be of one library")
-        library.check(name, array, writable=name == "out")
+        library.check(name, array, writable=name in written)
         places[name] = _arrays.device_of(name, array)
         if places[name] != places["q"]:
             raise ValueError(

@@ -103,8 +103,8 @@ class PyTorch(Library):
             raise TypeError(f"{name} has no memory, like a fake tensor; pass a tensor whose elements exist")
         if array.requires_grad and sys.modules["torch"].is_grad_enabled():
             raise ValueError(
-                f"{name} requires a gradient, but there is no backward pass; "
-                f"pass {name}.detach(), or call within torch.no_grad()"
+                f"{name} requires a gradient, which this function does not record; use "
+                f"flash_ladder.pytorch.attention(), or pass {name}.detach(), or call within torch.no_grad()"
             )
 
     def _has_memory(self, array: AnyArray) -> bool:

@@ -1,13 +1,16 @@
-"""flash_ladder.forward() as an operator of PyTorch, flash_ladder::forward, which torch.compile keeps as one node.
+"""Operators of PyTorch, which torch.compile keeps as one node each: forward(), and attention(), which has gradients.
 
-    from flash_ladder.pytorch import forward
+    from flash_ladder.pytorch import attention, forward
 
     @torch.compile(fullgraph=True)
     def block(q, k, v):
         return forward(q, k, v, causal=True)
 
-Importing this module registers the operator, with a fake implementation; `import flash_ladder` alone needs no PyTorch.
-There is no backward pass: backward() through the operator raises RuntimeError.
+    attention(q, k, v).sum().backward()
+
+Importing this module registers the operators flash_ladder::forward, ::attention and ::attention_backward, with fake
+implementations; `import flash_ladder` alone needs no PyTorch. forward() solves more problems than attention() and has
+no gradients: backward() through it raises RuntimeError.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ import torch
 
 import flash_ladder
 
-__all__ = ["forward"]
+__all__ = ["attention", "forward"]
 
 # The arguments of flash_ladder.forward() except `out`, because an operator returns new tensors. Lengths and their sums
 # are tensors: if the graph contained their values, it would be compiled again for each batch. An operator always
@@ -85,7 +88,8 @@ def _fake(
 
 def _no_backward(*_: object) -> None:
     raise RuntimeError(
-        "flash_ladder::forward has no backward pass; call it within torch.no_grad(), or detach its inputs"
+        "flash_ladder::forward has no gradients; use flash_ladder.pytorch.attention(), call it within torch.no_grad(), "
+        "or detach its inputs"
     )
 
 
@@ -147,4 +151,86 @@ def forward(
         config=config,
         **numbers,
     )
+    return (out, lse) if return_lse else out
+
+
+@torch.library.custom_op("flash_ladder::attention", mutates_args=())
+def _attention(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, softmax_scale: float | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    out, lse = flash_ladder.forward(q, k, v, softmax_scale=softmax_scale, return_lse=True)
+    return out, lse
+
+
+@torch.library.custom_op("flash_ladder::attention_backward", mutates_args=())
+def _attention_backward(
+    dout: torch.Tensor,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    out: torch.Tensor,
+    lse: torch.Tensor,
+    softmax_scale: float | None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    return flash_ladder.backward(dout, q, k, v, out, lse, softmax_scale=softmax_scale)
+
+
+@_attention.register_fake
+def _fake_attention(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, softmax_scale: float | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    del k, v, softmax_scale
+    batch, seq_len, heads, _ = q.shape
+    return q.new_empty(q.shape), q.new_empty((batch, heads, seq_len), dtype=torch.float32)
+
+
+@_attention_backward.register_fake
+def _fake_attention_backward(
+    dout: torch.Tensor,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    out: torch.Tensor,
+    lse: torch.Tensor,
+    softmax_scale: float | None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    del dout, out, lse, softmax_scale
+    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.Tensor]) -> None:  # noqa: ANN401
+    q, k, v, ctx.softmax_scale = inputs
+    ctx.save_for_backward(q, k, v, *output)
+    ctx.mark_non_differentiable(output[1])
+
+
+def _gradients(
+    ctx: Any,  # noqa: ANN401 (an object of PyTorch without a public type)
+    dout: torch.Tensor,
+    dlse: torch.Tensor | None,
+) -> tuple[torch.Tensor | None, ...]:
+    del dlse
+    q, k, v, out, lse = ctx.saved_tensors
+    # What follows an operator may leave any strides, such as those of an expanded tensor.
+    given = dout.contiguous()
+    dq, dk, dv = torch.ops.flash_ladder.attention_backward(given, q, k, v, out, lse, ctx.softmax_scale)
+    return dq, dk, dv, None
+
+
+_attention.register_autograd(_gradients, setup_context=_keep)
+
+
+def attention(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, softmax_scale: float | None = None, return_lse: bool = False
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+    """softmax(softmax_scale · q kᵀ) v with gradients: calls flash_ladder.forward() and flash_ladder.backward(), which
+    choose the fastest versions for the problem, through operators that torch.compile keeps.
+
+    q, k and v have shape [batch, seq_len, heads, head_dim], with as many heads of k and v as of q. Sizes are limited to
+    what flash_ladder.backward() solves: head_dim 128, and each seq_len a multiple of 64. If return_lse, also returns
+    the logarithm of the sum of exp(S) of each row, float32 [batch, heads, seq_len], through which no gradient flows.
+
+    Raises what flash_ladder.forward() raises, and in backward() what flash_ladder.backward() raises.
+    """
+    out, lse = torch.ops.flash_ladder.attention(q, k, v, softmax_scale)
     return (out, lse) if return_lse else out

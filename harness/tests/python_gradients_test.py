@@ -1,0 +1,74 @@
+"""flash_ladder.backward() on the virtual GPU."""
+
+from __future__ import annotations
+
+import re
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from float64_attention import attention_and_lse, gradients
+from kernel_files import kernel_files
+from python_package import ROOT
+
+BACKWARD = [kernel.stem for kernel in kernel_files(ROOT) if kernel.is_backward]
+
+
+def normal(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float16)
+
+
+DOUT, Q = normal(2, 128, 2, 128), normal(2, 128, 2, 128, seed=1)
+K, V = normal(2, 64, 2, 128, seed=2), normal(2, 64, 2, 128, seed=3)
+SCALE = 0.1
+EXACT_OUT, EXACT_LSE = attention_and_lse(Q, K, V, SCALE)
+OUT, LSE = EXACT_OUT.astype(np.float16), EXACT_LSE.astype(np.float32)
+
+
+def assert_right(found: tuple[np.ndarray, ...], expected: tuple[np.ndarray, ...]) -> None:
+    for got, wanted in zip(found, expected, strict=True):
+        assert (got.shape, got.dtype) == (wanted.shape, np.float16)
+        assert np.abs(got.astype(np.float64) - wanted).max() <= 4e-3 * np.abs(wanted).max()
+
+
+@pytest.mark.parametrize("kernel", [None, *BACKWARD])
+def test_gradients(fl: ModuleType, kernel: str | None) -> None:
+    found = fl.backward(DOUT, Q, K, V, OUT, LSE, softmax_scale=SCALE, kernel=kernel)
+    assert_right(found, gradients(DOUT, Q, K, V, SCALE))
+
+
+def test_gradients_of_what_forward_returns(fl: ModuleType) -> None:
+    """With slices of a packed q, k and v."""
+    packed = normal(1, 64, 3, 2, 128, seed=4)
+    q, k, v = packed[:, :, 0], packed[:, :, 1], packed[:, :, 2]
+    out, lse = fl.forward(q, k, v, return_lse=True)
+    dout = normal(1, 64, 2, 128, seed=5)
+    assert_right(fl.backward(dout, q, k, v, out, lse), gradients(dout, q, k, v))
+
+
+GIVEN = {"dout": DOUT, "q": Q, "k": K, "v": V, "out": OUT, "lse": LSE}
+REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
+    "dout's shape": ({"dout": DOUT[:, :64]}, ValueError, "dout has shape (2, 64, 2, 128); it must be that of q"),
+    "dout's type": ({"dout": DOUT.astype(np.float32)}, TypeError, "dout has dtype float32"),
+    "dout's stride": ({"dout": DOUT[:, :, :, ::-1]}, ValueError, "dout has stride -1 in its last dimension"),
+    "lse's shape": ({"lse": LSE[:, :, :64]}, ValueError, "lse has shape (2, 2, 64); it must be [batch, heads, "),
+    "lse's type": ({"lse": LSE.astype(np.float16)}, TypeError, "lse has dtype float16; it must be float32"),
+    "a part of a tile": ({"k": K[:, :63], "v": V[:, :63]}, ValueError, "63 is not a multiple of 64"),
+    "grouped heads": ({"k": K[:, :, :1], "v": V[:, :, :1]}, ValueError, "k.shape[2]"),
+    "causal": ({"causal": True}, ValueError, "causal=True"),
+    "a version that computes O": ({"kernel": "16"}, ValueError, "16_overlapped_softmax computes O, not gradients; "),
+    "no out": ({"out": None}, TypeError, "out is of type NoneType; allowed: arrays of"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_refused(fl: ModuleType, name: str) -> None:
+    changed, kind, message = REFUSED[name]
+    with pytest.raises(kind, match=re.escape(message)):
+        fl.backward(**(GIVEN | changed))
+
+
+def test_forward_refuses_a_version_for_gradients(fl: ModuleType) -> None:
+    with pytest.raises(ValueError, match="B07_prefetch computes dQ, dK and dV, not O"):
+        fl.forward(Q, K, V, kernel="B07")
