@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
 
@@ -49,20 +49,27 @@ class Adapters:
 
     def peers(self, without: set[str], dtype: str) -> tuple[list[Implementation], dict[str, str]]:
         """The peers that can be imported and compute the type, and the reasons why others cannot."""
+        makers = {
+            "fa2": lambda: self._sdpa("FlashAttention-2", "FLASH_ATTENTION", "PyTorch SDPA flash backend"),
+            "flex": self._flex,
+            "cudnn": lambda: self._sdpa("cuDNN", "CUDNN_ATTENTION", "PyTorch SDPA cuDNN backend"),
+            "flash-attn": self._flash_attn,
+            "fa3": self._flash_attention_3,
+            "from-scratch": self._from_scratch,
+        }
+        return self.found_peers(makers, without, {"fa3"} if dtype == "e4m3" else set(makers))
+
+    def found_peers(
+        self, makers: Mapping[str, Callable[[], Implementation]], without: set[str], able: set[str]
+    ) -> tuple[list[Implementation], dict[str, str]]:
+        """The peers that can be imported, and the reasons why others cannot; `able` are those that compute the type."""
         found: list[Implementation] = []
         missing: dict[str, str] = {}
-        for name, make in (
-            ("fa2", lambda: self._sdpa("FlashAttention-2", "FLASH_ATTENTION", "PyTorch SDPA flash backend")),
-            ("flex", self._flex),
-            ("cudnn", lambda: self._sdpa("cuDNN", "CUDNN_ATTENTION", "PyTorch SDPA cuDNN backend")),
-            ("flash-attn", self._flash_attn),
-            ("fa3", self._flash_attention_3),
-            ("from-scratch", self._from_scratch),
-        ):
+        for name, make in makers.items():
             if name in without:
                 missing[name] = "left out by --without"
                 continue
-            if dtype == "e4m3" and name != "fa3":
+            if name not in able:
                 missing[name] = "does not compute e4m3 here"
                 continue
             try:
@@ -75,7 +82,9 @@ class Adapters:
     def _hopper(self) -> str:
         return ", Hopper instructions" if self.properties.major == 9 else ""
 
-    def _sdpa(self, name: str, backend_name: str, note: str) -> Implementation:
+    def _sdpa(
+        self, name: str, backend_name: str, note: str, lacks: Mapping[str, str] = SDPA_LACKS
+    ) -> Implementation:
         from torch.nn.attention import SDPBackend, sdpa_kernel
 
         backend = getattr(SDPBackend, backend_name)
@@ -93,7 +102,7 @@ class Adapters:
             return launch
 
         note += self._hopper() if name == "cuDNN" else ""
-        return Implementation(name, note, prepare, lacks=SDPA_LACKS)
+        return Implementation(name, note, prepare, lacks=lacks)
 
     def _flex(self) -> Implementation:
         from torch.nn.attention.flex_attention import flex_attention

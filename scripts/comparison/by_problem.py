@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from ladder import HEAD_DIM, HEADS, ROOT
 
 from comparison import tables
 from comparison.attempts import attempt
+from comparison.decoding_problems import DecodingProblem
 from comparison.implementations import Implementation, Kernel, UnavailableError, UsageError
 from comparison.machine import Machine
 from comparison.problems import PROBLEMS, Problem
@@ -34,7 +35,7 @@ def listed(harness: Path) -> dict[str, dict[str, Any]]:
         return listed_versions(harness)
     except (OSError, ValueError, KeyError) as error:
         raise UnavailableError(
-            f"--problem: {harness} has to list which problems each version solves, and does not"
+            f"{harness} has to list which problems each version solves, and does not"
             f" ({type(error).__name__}); scripts/setup builds it"
         ) from error
 
@@ -53,13 +54,18 @@ def best(versions: dict[str, dict[str, Any]], problems: Sequence[Problem], dtype
             base = able.get(one["extends"])
             if base is None or name not in bases or base["solves"] == one["solves"]:
                 chosen[name] = None
+    refuse_absent(chosen, known)
+    return ",".join(sorted(chosen, key=lambda name: (versions[name]["architecture"], depth(versions, name))))
+
+
+def refuse_absent(chosen: Iterable[str], known: Sequence[str]) -> None:
+    """Raises UnavailableError if the Python package, whose versions are `known`, is without one of these."""
     absent = [name for name in chosen if name not in {Kernel(other).kernel for other in known}]
     if absent:
         raise UnavailableError(
             f"the ladder's Python package is older than the harness, it has no {', '.join(absent)}; install it again:"
             f" {sys.executable} -m pip install {ROOT / 'harness' / 'python'}"
         )
-    return ",".join(sorted(chosen, key=lambda name: (versions[name]["architecture"], depth(versions, name))))
 
 
 def depth(versions: dict[str, dict[str, Any]], name: str) -> int:
@@ -75,7 +81,9 @@ def is_able(version: dict[str, Any], fields: frozenset[str], dtype: str) -> bool
 
 
 def those_that_solve(
-    ours: Sequence[Implementation], versions: dict[str, dict[str, Any]], problems: Sequence[Problem]
+    ours: Sequence[Implementation],
+    versions: dict[str, dict[str, Any]],
+    problems: Sequence[Problem | DecodingProblem],
 ) -> list[Implementation]:
     """The versions that solve one of the problems, each with the fields that it lacks. Raises UsageError if none
     does."""
@@ -95,7 +103,7 @@ def those_that_solve(
     return found
 
 
-def missing(peers: Sequence[Implementation], problems: Sequence[Problem]) -> dict[str, str]:
+def missing(peers: Sequence[Implementation], problems: Sequence[Problem | DecodingProblem]) -> dict[str, str]:
     """Why peers take no part, or not in a problem."""
     found: dict[str, str] = {}
     for one in peers:

@@ -27,13 +27,14 @@ class Kernel:
 
     @property
     def number(self) -> int | None:
-        """None: an extension of the ladder has no number."""
+        """None: an extension of the ladder has no number, nor have B01, D01 and so on."""
         return number_of(self.name)
 
     @property
     def kernel(self) -> str:
-        """Its name in JSON: "16", "causal"."""
-        return self.name if self.number is None else self.name[:2]
+        """Its name in JSON: "16", "D06", "causal"."""
+        matched = re.match(r"([BD]?\d\d)_", self.name)
+        return matched[1] if matched else self.name
 
     @property
     def label(self) -> str:
@@ -68,7 +69,7 @@ class Implementation:
 
 
 def select_kernels(text: str, known: Sequence[str]) -> list[Kernel]:
-    """7, 07, 07_ldmatrix, 05-08, all, or several separated by commas; 16:NAME requests a configuration by name."""
+    """7, 07, 07_ldmatrix, 05-08, D06, all, or several separated by commas; 16:NAME requests a configuration by name."""
     names = {number: name for name in known if (number := number_of(name)) is not None}
     selected: list[Kernel] = []
     for part in text.split(","):
@@ -80,7 +81,7 @@ def select_kernels(text: str, known: Sequence[str]) -> list[Kernel]:
         elif re.fullmatch(r"\d+", word):
             found = [names[int(word)]] if int(word) in names else []
         else:
-            found = [name for name in known if name == word]
+            found = [name for name in known if word in (name, Kernel(name).kernel)]
         if not found:
             raise UsageError(f"--kernels: '{part}' names no version; there are {', '.join(known)}")
         selected += [Kernel(name, config or None) for name in found]

@@ -16,8 +16,9 @@ from typing import Any
 import distributions
 from ladder import HEAD_DIM, HEADS, ROOT
 
-from comparison.adapters import Adapters
 from comparison.ceilings import Ceiling
+from comparison.decoding_adapters import DecodingAdapters
+from comparison.decoding_problems import Cache
 from comparison.implementations import Implementation, Kernel, UnavailableError
 from comparison.private_pytorch import compile_kernel
 from comparison.problems import PLAIN, Problem
@@ -25,7 +26,7 @@ from comparison.reference import Reference
 from comparison.timing import Timer
 
 
-class Machine(Adapters, Timer):
+class Machine(DecodingAdapters, Timer):
     """The GPU, PyTorch and the ladder's Python package. Tests substitute another one."""
 
     def __init__(self) -> None:
@@ -132,7 +133,7 @@ class Machine(Adapters, Timer):
             tensor.copy_(numbers)
 
     def launcher(
-        self, implementation: Implementation, tensors: tuple[Any, Any, Any, Any], problem: Problem = PLAIN
+        self, implementation: Implementation, tensors: tuple[Any, Any, Any, Any], problem: Problem | Cache = PLAIN
     ) -> Callable[[], Any]:
         """Raises RuntimeError if it does not run."""
         launch = implementation.prepare(*tensors, *([] if problem is PLAIN else [problem]))

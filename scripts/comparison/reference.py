@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
@@ -21,9 +22,11 @@ class Reference:
         scales: Any,  # noqa: ANN401
         every: int = 1,
         problem: Problem = PLAIN,
+        lengths: Sequence[int] | None = None,
     ) -> None:
         """q has shape [batch, seq_len, heads, head_dim], k and v have [batch, seq_len, kv_heads, head_dim]; scales are
-        None or, for e4m3, [3, batch, heads]. Of the problem, only the mask is used.
+        None or, for e4m3, [3, batch, heads]. Of the problem, only the mask is used. `lengths` are how many keys each
+        batch entry has, at least 1; None: all. They are for problems without a mask.
 
         Checking only one in `every` rows is quicker and no less strict, because the allowed error is derived from these
         rows as well.
@@ -42,7 +45,8 @@ class Reference:
             for head in range(heads):
                 of_q, of_k, of_v = scales[:, b, head]
                 kv_head = head // heads_per_kv_head
-                keys, values = k[b, :, kv_head].float() * of_k, v[b, :, kv_head].float() * of_v
+                used = slice(None if lengths is None else lengths[b])
+                keys, values = k[b, used, kv_head].float() * of_k, v[b, used, kv_head].float() * of_v
                 errors = []
                 for first in range(0, seq_len, rows):
                     part = slice(first, first + rows)

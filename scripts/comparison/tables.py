@@ -1,4 +1,4 @@
-"""What the comparisons by data and by problem have in common: tables of many cells, each timed briefly.
+"""What the comparisons by data, by problem and of decoding have in common: tables of many cells, each timed briefly.
 
 Each implementation runs alone, for a shorter time than in the sustained regime, because there are many cells. It is
 right if one row in 61, of every head, is within the allowed error: these rows cover all positions in a tile.
