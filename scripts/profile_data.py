@@ -143,6 +143,27 @@ class ByProblem:
     first_track: set[str]  # labels of versions that need no Hopper GPU
 
 
+@dataclass(frozen=True)
+class DecodingCell:
+    """A cell of the table of the decoding track."""
+
+    problem: str
+    batch: int
+    seq_len_kv: int
+
+
+@dataclass
+class ByDecoding:
+    """What scripts/peers --decoding measured: each implementation alone, on one query and a long cache, all in one
+    run."""
+
+    run: dict[str, Any]  # as in peers_decoding.json
+    cells: dict[str, list[DecodingCell]]  # by problem, in display order
+    # GB/s of K and V by label, for versions that were not recorded since with other code.
+    versions: dict[str, dict[DecodingCell, float]]
+    peers: dict[str, dict[DecodingCell, float]]
+
+
 @dataclass
 class Device:
     """Everything that was recorded on one device, for one element type."""
@@ -155,6 +176,7 @@ class Device:
     missing: list[str]  # files of versions that have no profile
     by_data: ByData | None  # for fp16 and bf16, whatever `dtype` is
     by_problem: ByProblem | None  # likewise
+    by_decoding: ByDecoding | None  # likewise
 
     def rungs(self) -> list[Version]:
         """The versions that have a number. If an extension solves the plain problem, its curve is that of its base."""
@@ -225,6 +247,9 @@ def load_device(device: str, dtype: str = "fp16") -> Device:
     document_by_problem = _read(path, "peers_by_problem.schema.json") if path.exists() else None
     if document_by_problem is not None:
         names.add(document_by_problem["device"])
+    document_of_decoding = _load(device, "peers_decoding")
+    if document_of_decoding is not None:
+        names.add(document_of_decoding["device"])
     profiles: dict[str, dict[str, Any]] = {}  # by kernel
     for kernel in kernel_files(ROOT):
         path = folder / f"{kernel.stem}.json"
@@ -253,7 +278,9 @@ def load_device(device: str, dtype: str = "fp16") -> Device:
         raise ProfileError(f"the files in {folder} are of different devices: {', '.join(sorted(names))}")
     by_data = _by_data(document_by_data, profiles) if document_by_data else None
     by_problem = _by_problem(document_by_problem, profiles) if document_by_problem else None
-    return Device(names.pop() if names else device, device, dtype, versions, regimes, missing, by_data, by_problem)
+    by_decoding = _by_decoding(document_of_decoding, profiles) if document_of_decoding else None
+    name = names.pop() if names else device
+    return Device(name, device, dtype, versions, regimes, missing, by_data, by_problem, by_decoding)
 
 
 def load_fp8_error(device: str) -> dict[str, Any] | None:
@@ -303,6 +330,17 @@ def _by_problem(document: dict[str, Any], profiles: dict[str, dict[str, Any]]) -
     return ByProblem(document["run"], dtype, seq_lens, versions, peers, first_track & versions.keys())
 
 
+def _by_decoding(document: dict[str, Any], profiles: dict[str, dict[str, Any]]) -> ByDecoding:
+    def cell_of(result: dict[str, Any]) -> DecodingCell:
+        return DecodingCell(result["problem"], result["batch"], result["seq_len_kv"])
+
+    versions, peers, _ = _tables(document, profiles, cell_of, "kv_gb_per_s")
+    measured = [cell_of(result) for one in (*document["versions"], *document["peers"]) for result in one["results"]]
+    in_order = sorted(set(measured), key=lambda cell: (cell.batch, cell.seq_len_kv))
+    cells = {name: [cell for cell in in_order if cell.problem == name] for name in document["problems"]}
+    return ByDecoding(document["run"], cells, versions, peers)
+
+
 def _is_outdated(entry: dict[str, Any], run: dict[str, Any], profiles: dict[str, dict[str, Any]]) -> bool:
     """Whether the version was recorded later, with another text of its code. If the run is the newer one, it is the
     profile that belongs to an earlier text."""
@@ -314,8 +352,9 @@ def _tables(
     document: dict[str, Any],
     profiles: dict[str, dict[str, Any]],
     cell_of: Callable[[dict[str, Any]], Key],
+    figure: str = "tflops",
 ) -> tuple[dict[str, dict[Key, float]], dict[str, dict[Key, float]], dict[str, dict[Key, int]]]:
-    """TFLOP/s of the versions that are not outdated, and of the peers, and the clocks of both."""
+    """The figures of the versions that are not outdated, and of the peers, and the clocks of both."""
     versions: dict[str, dict[Key, float]] = {}
     peers: dict[str, dict[Key, float]] = {}
     sm_clock_mhz: dict[str, dict[Key, int]] = {}
@@ -329,11 +368,11 @@ def _tables(
     for table, label, one in rows:
         if label is None:
             continue
-        tflops, clocks = table.setdefault(label, {}), sm_clock_mhz.setdefault(label, {})
+        figures, clocks = table.setdefault(label, {}), sm_clock_mhz.setdefault(label, {})
         for result in one["results"]:
             cell = cell_of(result)
-            if result["tflops"] > tflops.get(cell, 0.0):  # the faster one of several configurations
-                tflops[cell] = result["tflops"]
+            if result[figure] > figures.get(cell, 0.0):  # the faster one of several configurations
+                figures[cell] = result[figure]
                 clocks.pop(cell, None)
                 if result["sm_clock_mhz"] is not None:
                     clocks[cell] = result["sm_clock_mhz"]

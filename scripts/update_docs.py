@@ -14,6 +14,8 @@
                           <!-- by data -->         TFLOP/s on other data than random normal numbers
                           <!-- by problem causal -->    TFLOP/s on one or several of the problems of scripts/peers
                                                         --problem
+                          <!-- decoding paged -->  GB/s of K and V on one or several of the problems of scripts/peers
+                                                   --decoding
                           <!-- peer cases -->      how many cases of flash-attention's own tests pass
                           <!-- models -->          the logits of language models with the ladder's attention
                           <!-- dates -->           when each figure was measured
@@ -50,7 +52,7 @@ import json
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -63,6 +65,7 @@ from profile_data import (
     ByData,
     Cell,
     Device,
+    Key,
     Peer,
     ProblemCell,
     ProfileError,
@@ -257,6 +260,7 @@ def runs_table(shown: list[Device]) -> str:
     runs = [(f"{device.name}, {regime.name}", regime.run) for device in shown for regime in device.regimes]
     runs += [(f"{device.name}, by data", device.by_data.run) for device in shown if device.by_data]
     runs += [(f"{device.name}, by problem", device.by_problem.run) for device in shown if device.by_problem]
+    runs += [(f"{device.name}, decoding", device.by_decoding.run) for device in shown if device.by_decoding]
     if not runs:
         return NOT_RECORDED
 
@@ -325,43 +329,67 @@ def data_table(by_data: ByData, dtype: str, seq_len: int) -> list[list[str]]:
 
 
 def problem_table(device: Device, problems: list[str]) -> str:
-    """TFLOP/s: a heading and one row per implementation, the peers slowest first; then the speed of the fastest version
-    as a multiple of the fastest peer's, and the same for the first track and FlashAttention-2, which use the same
-    instructions."""
+    """TFLOP/s on these problems, and the speed of the first track as a multiple of that of FlashAttention-2, which uses
+    the same instructions."""
     found = device.by_problem
     if found is None:
         return NOT_RECORDED
-    cells = [ProblemCell(name, seq_len) for name in problems for seq_len in found.seq_lens.get(name, [])]
-    if not cells:
+    cells = {ProblemCell(name, n): f"{name}, {n}" for name in problems for n in found.seq_lens.get(name, [])}
+    return table_beside_peers("TFLOP/s", cells, found.versions, found.peers, found.first_track)
+
+
+def decoding_table(device: Device, problems: list[str]) -> str:
+    """GB/s of K and V on these problems of the decoding track."""
+    found = device.by_decoding
+    if found is None:
         return NOT_RECORDED
+    cells = {
+        cell: (f"{name}, " if len(problems) > 1 else "") + f"{cell.batch} × {cell.seq_len_kv}"
+        for name in problems
+        for cell in found.cells.get(name, [])
+    }
+    return table_beside_peers("GB/s, sequences × keys", cells, found.versions, found.peers)
 
-    def fastest(of: list[dict[ProblemCell, float]], cell: ProblemCell) -> float | None:
-        return max((tflops[cell] for tflops in of if cell in tflops), default=None)
 
-    def factors(label: str, mine: list[dict[ProblemCell, float]], theirs: list[dict[ProblemCell, float]]) -> list[str]:
+def table_beside_peers(
+    figure: str,
+    cells: dict[Key, str],
+    all_versions: dict[str, dict[Key, float]],
+    all_peers: dict[str, dict[Key, float]],
+    first_track: Container[str] = (),
+) -> str:
+    """A heading and one row per implementation, the peers slowest first; then the speed of the fastest version as a
+    multiple of the fastest peer's, and the same for the first track and FlashAttention-2. `cells` have their
+    headings."""
+
+    def fastest(of: list[dict[Key, float]], cell: Key) -> float | None:
+        return max((figures[cell] for figures in of if cell in figures), default=None)
+
+    def factors(label: str, mine: list[dict[Key, float]], theirs: list[dict[Key, float]]) -> list[str]:
         both = [(fastest(mine, cell), fastest(theirs, cell)) for cell in cells]
         return [label, *(f"{one / other:.2f}×" if one and other else "–" for one, other in both)]
 
-    def first_figure(tflops: dict[ProblemCell, float]) -> float:
-        return next(tflops[cell] for cell in cells if cell in tflops)
+    def first_figure(figures: dict[Key, float]) -> float:
+        return next(figures[cell] for cell in cells if cell in figures)
 
-    def rows_of(measured: dict[str, dict[ProblemCell, float]], shown: str) -> list[list[str]]:
+    def rows_of(measured: dict[str, dict[Key, float]], shown: str) -> list[list[str]]:
         return [
             [shown.format(label), *(three_digits(of.get(cell)) for cell in cells)] for label, of in measured.items()
         ]
 
+    if not cells:
+        return NOT_RECORDED
     peers, versions = (
         {label: of for label, of in all_of_them.items() if any(cell in of for cell in cells)}
-        for all_of_them in (found.peers, found.versions)
+        for all_of_them in (all_peers, all_versions)
     )
     peers = dict(sorted(peers.items(), key=lambda one: first_figure(one[1])))
-    rows = [["TFLOP/s", *(f"{cell.problem}, {cell.seq_len}" for cell in cells)]]
-    rows += [*rows_of(peers, "*{}*"), *rows_of(versions, "{}")]
-    first_track = [of for label, of in versions.items() if label in found.first_track]
+    rows = [[figure, *cells.values()], *rows_of(peers, "*{}*"), *rows_of(versions, "{}")]
+    of_first_track = [of for label, of in versions.items() if label in first_track]
     fa2 = [peers[name] for name in ("FlashAttention-2",) if name in peers]
     compared = [
         factors("fastest version / fastest peer", [*versions.values()], [*peers.values()]),
-        factors("fastest of the first track / FlashAttention-2", first_track, fa2),
+        factors("fastest of the first track / FlashAttention-2", of_first_track, fa2),
     ]
     return table([*rows, *(row for row in compared if any(cell != "–" for cell in row[1:]))])
 
@@ -668,6 +696,7 @@ def fill_results(text: str, device: Device, others: list[Device]) -> str:
         r"GPUs": lambda: gpus_table(shown),
         r"by data": lambda: results_by_data(device),
         r"by problem ([\w -]+?)": lambda names: problem_table(device, names.split()),
+        r"decoding ([\w -]+?)": lambda names: decoding_table(device, names.split()),
         r"peer cases": lambda: peer_cases_table(device),
         r"models": lambda: models_table(device),
         r"dates": lambda: dates_table(shown),

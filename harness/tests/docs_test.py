@@ -657,6 +657,66 @@ def test_the_tables_by_problem(tree: Path) -> None:
     assert done.returncode == 3 and "peers_by_problem.json does not follow schema 1" in done.stderr
 
 
+def peers_decoding() -> dict:
+    """Version 02 has pages, and only the other peer has them, too."""
+
+    def cells(*figures: tuple[str, int, int, float]) -> list[dict]:
+        one = {name: measured(1.0, None)[0][name] for name in ("ms", "launches", "sm_clock_mhz", "relative_error")}
+        names = ("problem", "batch", "seq_len_kv", "kv_gb_per_s")
+        return [dict(zip(names, figure, strict=True)) | one for figure in figures]
+
+    of_peers = regime(1.0, 650.0)
+    contiguous = ("kv-heads-8", 16, 4096), ("kv-heads-8", 1, 32768)
+    version = of_peers["versions"][0] | {
+        "results": cells((*contiguous[0], 3900.0), (*contiguous[1], 750.4), ("paged", 1, 4096, 1200.0))
+    }
+    peers = [
+        ("Another", cells((*contiguous[0], 2600.0), ("paged", 1, 4096, 1000.0), ("mixed", 64, 8192, 3500.0))),
+        ("FlashAttention-2", cells((*contiguous[0], 3000.0), (*contiguous[1], 500.0))),
+    ]
+    what = {"kv_heads": 8, "page_size": None, "lengths": None}
+    return {
+        "schema": 1,
+        "device": "NVIDIA H200",
+        "problem": {"dtype": "fp16", "queries": 1, "heads": 32, "head_dim": 128},
+        "problems": {"kv-heads-8": what, "paged": what | {"page_size": 64}, "mixed": what | {"lengths": "log-normal"}},
+        "bytes": "4 * batch * seq_len_kv * kv_heads * head_dim",
+        "run": of_peers["run"] | {"warm_up_seconds": 0.25, "timed_seconds": 0.2},
+        "versions": [version, version | {"kernel": "01", "name": "naive", "code_hash": "sha256:" + "9" * 64}],
+        "peers": [{"name": name, "note": "", "results": results} for name, results in peers],
+    }
+
+
+def test_the_tables_of_the_decoding_track(tree: Path) -> None:
+    record_01_later(tree)
+    marks = [f"decoding {names}" for names in ("kv-heads-8", "kv-heads-32", "paged mixed")]
+    assert [results_of(tree, mark) for mark in marks] == [["Not recorded yet."]] * 3
+    path = tree / "profiles" / "h200" / "peers_decoding.json"
+    path.write_text(json.dumps(peers_decoding()))
+    assert outdated(tree) == ["docs/results.md"]
+    assert run(tree, "update_docs.py").returncode == 0 and outdated(tree) == []
+    assert results_of(tree, marks[0]) == [
+        "| GB/s, sequences × keys | 1 × 32768 | 16 × 4096 |",
+        "|---|---:|---:|",
+        "| *FlashAttention-2* | 500 | 3,000 |",
+        "| *Another* | – | 2,600 |",
+        "| 02 online_softmax | 750 | 3,900 |",  # 01 was recorded later, with other code
+        "| fastest version / fastest peer | 1.50× | 1.30× |",
+    ]
+    assert results_of(tree, marks[1]) == ["Not recorded yet."]
+    assert results_of(tree, marks[2]) == [
+        "| GB/s, sequences × keys | paged, 1 × 4096 | mixed, 64 × 8192 |",
+        "|---|---:|---:|",
+        "| *Another* | 1,000 | 3,500 |",
+        "| 02 online_softmax | 1,200 | – |",
+        "| fastest version / fastest peer | 1.20× | – |",
+    ]
+    assert any(row.startswith("| run of `scripts/peers`") and "decoding" in row for row in results_of(tree, "runs"))
+    edit(path, lambda document: document.pop("bytes"))
+    done = run(tree, "update_docs.py")
+    assert done.returncode == 3 and "peers_decoding.json does not follow schema 1" in done.stderr
+
+
 def test_the_cases_of_flash_attention(tree: Path) -> None:
     assert results_of(tree, "peer cases") == ["Not recorded yet."]
     failure = {"case": "1 x 239, fp16", "kernel": "scores", "error": 0.5, "allowed": 0.25}
