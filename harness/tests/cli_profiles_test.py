@@ -18,6 +18,7 @@ from schemas import (
     validate_peers,
     validate_peers_by_data,
     validate_peers_by_problem,
+    validate_peers_decoding,
     validate_profile,
     validate_tuning,
 )
@@ -536,6 +537,7 @@ def test_other_files_of_the_repository() -> None:
         "peers": validate_peers,
         "peers_by_data": validate_peers_by_data,
         "peers_by_problem": validate_peers_by_problem,
+        "peers_decoding": validate_peers_decoding,
         "tuning": validate_tuning,
     }
     paths = [path for name in validate for path in ROOT.glob(f"profiles/*/{name}.json")]

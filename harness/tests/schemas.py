@@ -19,6 +19,7 @@ _VERSIONS = _load("versions.schema.json")
 _PEERS = _load("peers.schema.json")
 _PEERS_BY_DATA = _load("peers_by_data.schema.json")
 _PEERS_BY_PROBLEM = _load("peers_by_problem.schema.json")
+_PEERS_DECODING = _load("peers_decoding.schema.json")
 _FP8_ERROR = _load("fp8_error.schema.json")
 _PEER_CASES = _load("peer_cases.schema.json")
 _MODELS = _load("models.schema.json")
@@ -65,6 +66,11 @@ def validate_peers(document: dict[str, Any]) -> None:
 def validate_peers_by_data(document: dict[str, Any]) -> None:
     """A peers_by_data.json as scripts/peers --data writes it."""
     _validate(_PEERS_BY_DATA, document)
+
+
+def validate_peers_decoding(document: dict[str, Any]) -> None:
+    """A peers_decoding.json as scripts/peers --decoding writes it."""
+    _validate(_PEERS_DECODING, document)
 
 
 def validate_peers_by_problem(document: dict[str, Any]) -> None:
