@@ -8,6 +8,7 @@ Each is text made from the course's starter or reference answer. A module for ea
 
 from . import (
     bug_hunt,
+    causal,
     cp_async,
     double_buffered_mma,
     ldmatrix,
@@ -23,6 +24,6 @@ MODULES = {
     module.NAME: module
     for module in (
         puzzles, online_softmax, tiled, mma, cp_async, swizzle, ldmatrix, bug_hunt, double_buffered_mma,
-        overlapped_softmax,
+        overlapped_softmax, causal,
     )
 }  # fmt: skip
