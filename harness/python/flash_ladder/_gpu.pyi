@@ -22,11 +22,13 @@ def forward(
     wait: bool,
     timed: bool,
     only_chooses: bool,
+    kind: str,
 ) -> tuple[list[str], float | None, str]:
     """Returns the findings of the virtual GPU, of a timed call milliseconds, and the name of the version.
 
-    `arrays` has q, k, v and out, and may have scales, alibi_slopes, sinks and lse. `dtypes` gives the types of their
-    elements, because a NumPy bfloat16 array is passed as uint16. An empty `kernel` or `config` leaves the choice to the
-    module. `fields` contains the fields of the problem that the arrays do not, by name. With `only_chooses`, nothing is
-    launched.
+    `kind` is "forward", "decoding" or "backward". `arrays` has q, k, v and out, and may have scales, alibi_slopes,
+    sinks and lse; for decoding, k_cache and v_cache in place of k and v, and also lengths and page_table; for gradients,
+    also dout, dq, dk and dv. `dtypes` gives the types of their elements, because a NumPy bfloat16 array is passed as
+    uint16. An empty `kernel` or `config` leaves the choice to the module. `fields` contains the fields of the problem
+    that the arrays do not, by name. With `only_chooses`, nothing is launched.
     """
