@@ -27,7 +27,7 @@ def forward(
     """Returns the findings of the virtual GPU, of a timed call milliseconds, and the name of the version.
 
     `kind` is "forward", "decoding" or "backward". `arrays` has q, k, v and out, and may have scales, alibi_slopes,
-    sinks and lse; for decoding, k_cache and v_cache in place of k and v, and also lengths and page_table; for gradients,
+    sinks and lse; for decoding, k_cache and v_cache in place of k and v, also lengths and page_table; for gradients,
     also dout, dq, dk and dv. `dtypes` gives the types of their elements, because a NumPy bfloat16 array is passed as
     uint16. An empty `kernel` or `config` leaves the choice to the module. `fields` contains the fields of the problem
     that the arrays do not, by name. With `only_chooses`, nothing is launched.
