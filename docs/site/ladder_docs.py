@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import drawings
+import drawings_decoding  # noqa: F401 (its drawings)
 import drawings_hopper  # noqa: F401 (its drawings)
 import drawings_ideas  # noqa: F401 (its drawings)
 import parts

@@ -28,6 +28,7 @@ from functools import cached_property
 from pathlib import Path
 
 import drawings
+import drawings_decoding  # noqa: F401 (its drawings)
 import drawings_hopper  # its drawings
 import drawings_ideas  # noqa: F401 (its drawings)
 import parts

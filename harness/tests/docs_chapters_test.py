@@ -19,6 +19,7 @@ sys.path[:0] = [str(ROOT / "docs" / "site"), str(ROOT / "scripts")]
 
 import bits  # noqa: E402
 import drawings  # noqa: E402
+import drawings_decoding  # noqa: E402, F401 (its drawings)
 import drawings_hopper  # noqa: E402
 import drawings_ideas  # noqa: E402, F401 (its drawings)
 import layouts  # noqa: E402

@@ -1,0 +1,52 @@
+"""Drawings of the decoding track."""
+
+from __future__ import annotations
+
+from drawings import AMBER, BLUE, GREEN, GRID, INK, RED, drawing
+from facts import GPU, Facts, NotRecordedError
+from matplotlib.figure import Figure
+
+HEADS, BATCH, KEYS = 32, 16, 32768  # of Q, and the shape at which the versions are shown
+
+
+@drawing
+def decoding_roofline(facts: Facts) -> Figure:
+    """The roofline of memory, with versions for one query, and with 16 for as many queries as keys."""
+    bandwidth, ceiling = GPU["hbm_tb_per_s"], facts.mma_ceiling()
+    figure = Figure(figsize=(7.4, 3.4))
+    axes = figure.add_subplot()
+    x, y = (0.4, 6000), (0.3, 1400)
+    ridge = ceiling / bandwidth
+    axes.plot([x[0], ridge, x[1]], [x[0] * bandwidth, ceiling, ceiling], color=RED, linewidth=1.4)
+    axes.text(14, 14 * bandwidth * 1.25, f"memory, {bandwidth:.1f} TB/s", color=RED, fontsize=8, rotation=29,
+              rotation_mode="anchor", ha="left", va="bottom")  # fmt: skip
+    flat = f"tensor cores by mma.sync, {ceiling:.0f}"
+    axes.text(x[1], ceiling * 1.1, flat, color=RED, fontsize=8, ha="right", va="bottom")
+    axes.plot([ridge, ridge], [y[0], ceiling], color=GRID, linewidth=0.9, linestyle=(0, (4, 2)))
+    axes.text(ridge * 0.93, y[0] * 1.25, f"ridge point, {ridge:.0f}", fontsize=8, ha="right", color=INK)
+    for kernel, color in (("D01", AMBER), ("D02", GREEN), ("D04", BLUE)):
+        for kv_heads in (HEADS, 8):
+            group = HEADS // kv_heads  # FLOP per byte: of two bytes each, a key has four operations for each head
+            try:
+                reached = facts.kv_gb_per_s(kernel, BATCH, KEYS, kv_heads) / 1e3 * group
+            except NotRecordedError:
+                continue
+            axes.plot([group], [reached], "o", color=color, markersize=4.5)
+            # With as many heads of K and V, D02 is as fast as D04.
+            place = (-24, -2) if kernel == "D02" and group == 1 else (6, -4)
+            axes.annotate(kernel, (group, reached), place, textcoords="offset points", fontsize=7.5, color=color)
+    if facts.has_busy(16) and facts.has_tflops(16):
+        where = (facts.flop_per_byte(16, "hbm"), facts.tflops(16, 2048))
+        axes.plot(*([one] for one in where), "D", color=INK, markersize=4.5)
+        axes.annotate("16", where, (6, -4), textcoords="offset points", fontsize=7.5, color=INK)
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.set_xlim(*x)
+    axes.set_ylim(*y)
+    axes.set_xlabel("FLOP per byte of memory")
+    axes.set_ylabel("TFLOP/s")
+    axes.grid(color=GRID, linewidth=0.5)
+    axes.set_axisbelow(True)
+    return figure
