@@ -286,13 +286,16 @@ const Version& fastest_version(const AttentionProblem& problem, bool log_sum_exp
   return newest;  // of which the caller says what it does not solve
 }
 
-// The newest version of a kind that the device runs.
-const Version& newest_of(ProblemKind kind, const DeviceInfo& device) {
+// The newest version of the call's kind that the device runs. A version for gradients that adds with atomics is faster than a
+// deterministic one.
+const Version& newest_for(const Call& call, const DeviceInfo& device) {
   const Version* newest = nullptr;
   for (const Version& version : versions())
-    if (version.kind == kind && !why_not_on_device(version, device)) newest = &version;
+    if (version.kind == call.kind && !why_not_on_device(version, device) &&
+        (call.kind != ProblemKind::backward || version.deterministic == call.deterministic))
+      newest = &version;
   if (newest == nullptr)
-    throw UsageError(fmt::format("there is no {} version that {} runs", describe(kind).name, device.name));
+    throw UsageError(fmt::format("there is no {} version that {} runs", describe(call.kind).name, device.name));
   return *newest;
 }
 
@@ -303,16 +306,20 @@ const Version& version_for(const Call& call, const AttentionProblem& problem, co
   if (call.kernel.empty())
     // A tensor map cannot have a negative stride, and only versions for Hopper copy with tensor maps.
     return of_any_kind ? fastest_version(problem, arrays.lse.has_value(), device, goes_back(arrays).has_value())
-                       : newest_of(call.kind, device);
+                       : newest_for(call, device);
   const Version& version = version_of(call.kernel, &device);
   if (of_any_kind && version.kind == ProblemKind::backward)
     throw UsageError(fmt::format("kernel: {} computes {}, not O; leave kernel out, or use another version",
                                  label(version), kind_of(version).outputs));
+  if (call.deterministic && version.kind == call.kind && !version.deterministic)
+    throw UsageError(fmt::format(
+        "kernel: {} adds in any order, so its launches differ in the last bits; leave kernel out, or use {}",
+        label(version), label(newest_for(call, device))));
   if (of_any_kind || version.kind == call.kind) return version;
   throw UsageError(
       fmt::format("kernel: {} {}; leave kernel out, or use {}", label(version),
                   call.kind == ProblemKind::decoding ? "is not made for few queries" : "computes O, not gradients",
-                  label(newest_of(call.kind, device))));
+                  label(newest_for(call, device))));
 }
 
 }  // namespace

@@ -42,6 +42,7 @@ struct Call {
   bool timed = false;
   bool only_chooses = false;                // nothing is launched
   ProblemKind kind = ProblemKind::forward;  // decoding: only versions for few queries may run
+  bool deterministic = false;               // of gradients: only versions may run whose launches agree bit for bit
 };
 
 struct Answer {

@@ -217,7 +217,7 @@ void define_functions(nb::module_& module, Place place) {
       "forward",
       [place](const nb::dict& arrays, const nb::dict& dtypes, const std::string& kernel, const std::string& config,
               std::optional<double> softmax_scale, const nb::dict& fields, int device, std::uintptr_t stream, bool wait,
-              bool timed, bool only_chooses, const std::string& kind) {
+              bool timed, bool only_chooses, const std::string& kind, bool deterministic) {
         const Call call{.kernel = kernel,
                         .config = config,
                         .asked = asked_for(fields),
@@ -227,7 +227,8 @@ void define_functions(nb::module_& module, Place place) {
                         .wait = wait,
                         .timed = timed,
                         .only_chooses = only_chooses,
-                        .kind = kind_named(kind)};
+                        .kind = kind_named(kind),
+                        .deterministic = deterministic};
         const Handed handed(arrays, dtypes);
         const Answer answer =
             place == Place::host ? forward_on_virtual_gpu(call, handed.arrays) : forward_on_gpu(call, handed.arrays);
@@ -235,7 +236,7 @@ void define_functions(nb::module_& module, Place place) {
       },
       nb::arg("arrays"), nb::arg("dtypes"), nb::arg("kernel"), nb::arg("config"), nb::arg("softmax_scale").none(),
       nb::arg("fields"), nb::arg("device"), nb::arg("stream"), nb::arg("wait"), nb::arg("timed"),
-      nb::arg("only_chooses"), nb::arg("kind"));
+      nb::arg("only_chooses"), nb::arg("kind"), nb::arg("deterministic"));
 }
 
 }  // namespace flash_ladder::python

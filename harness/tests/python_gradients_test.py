@@ -38,6 +38,12 @@ def test_gradients(fl: ModuleType, kernel: str | None) -> None:
     assert_right(found, gradients(DOUT, Q, K, V, SCALE))
 
 
+def test_deterministic(fl: ModuleType) -> None:
+    found = [fl.backward(DOUT, Q, K, V, OUT, LSE, softmax_scale=SCALE, deterministic=True) for _ in range(2)]
+    assert_right(found[0], gradients(DOUT, Q, K, V, SCALE))
+    assert all(np.array_equal(first, again) for first, again in zip(*found, strict=True))
+
+
 def test_gradients_of_what_forward_returns(fl: ModuleType) -> None:
     """With slices of a packed q, k and v."""
     packed = normal(1, 64, 3, 2, 128, seed=4)
@@ -58,6 +64,8 @@ REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "grouped heads": ({"k": K[:, :, :1], "v": V[:, :, :1]}, ValueError, "k.shape[2]"),
     "causal": ({"causal": True}, ValueError, "causal=True"),
     "a version that computes O": ({"kernel": "16"}, ValueError, "16_overlapped_softmax computes O, not gradients; "),
+    "a version that adds in any order": ({"kernel": "B07", "deterministic": True}, ValueError, "B07_prefetch adds in "),
+    "deterministic type": ({"deterministic": 1}, TypeError, "deterministic is 1; allowed: True, False"),
     "no out": ({"out": None}, TypeError, "out is of type NoneType; allowed: arrays of"),
 }
 

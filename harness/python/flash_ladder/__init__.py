@@ -332,6 +332,7 @@ def backward(
     kernel: str | int | None = None,
     softmax_scale: float | None = None,
     causal: bool = False,
+    deterministic: bool = False,
     config: str | None = None,
 ) -> tuple[Array, Array, Array]:
     """The gradients of a loss with respect to q, k and v, given dout, its gradient with respect to out.
@@ -340,11 +341,13 @@ def backward(
     shape and the type of out. Every head of q has its own head of k and v, and each seq_len is a multiple of the
     kernel's tile; see configs(kernel).
 
-    kernel         a version of the backward track, "B07"; None is the newest one that the device runs
+    kernel         a version of the backward track, "B07"; None is the newest one that the device runs, of those that
+                   are deterministic or of those that are not
     causal         no version supports the causal mask yet
+    deterministic  whether repeated calls have to return the same bits. Otherwise, several CTAs add to an element of dq
+                   in any order, which is faster
 
-    Returns (dq, dk, dv), of the shapes and the type of q, k and v. Repeated calls may differ in the last bits of dq, to
-    which several CTAs add in any order.
+    Returns (dq, dk, dv), of the shapes and the type of q, k and v.
 
     Streams, devices and exceptions are those of forward().
     """
@@ -352,7 +355,11 @@ def backward(
     for name, array in given.items():  # in other calls, None is allowed
         _arrays.library_of(name, array)
     asked = _asked(causal, None, None, None, None)
-    answer = _call(q, k, v, kernel, given, softmax_scale, asked, None, False, config, kind="backward")
+    if not isinstance(deterministic, bool):
+        raise TypeError(f"deterministic is {deterministic!r}; allowed: True, False")
+    answer = _call(
+        q, k, v, kernel, given, softmax_scale, asked, None, False, config, kind="backward", deterministic=deterministic
+    )
     return cast("tuple[Array, Array, Array]", answer.result)
 
 
@@ -553,6 +560,7 @@ def _call(
     timed: bool = False,
     only_chooses: bool = False,
     kind: str = "forward",
+    deterministic: bool = False,
 ) -> _Answer:
     kernel_name = _kernel_name(kernel)
     if config is not None and (not isinstance(config, str) or not config):
@@ -608,6 +616,7 @@ def _call(
         timed,
         only_chooses,
         kind,
+        deterministic,
     )
     if findings:
         raise FindingError(findings)

@@ -23,6 +23,7 @@ def forward(
     timed: bool,
     only_chooses: bool,
     kind: str,
+    deterministic: bool,
 ) -> tuple[list[str], float | None, str]:
     """Returns the findings of the virtual GPU, of a timed call milliseconds, and the name of the version.
 

@@ -156,8 +156,9 @@ def forward(
 
 @torch.library.custom_op("flash_ladder::attention", mutates_args=())
 def _attention(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, softmax_scale: float | None
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, softmax_scale: float | None, deterministic: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
+    del deterministic  # which every version that computes O is
     out, lse = flash_ladder.forward(q, k, v, softmax_scale=softmax_scale, return_lse=True)
     return out, lse
 
@@ -171,15 +172,16 @@ def _attention_backward(
     out: torch.Tensor,
     lse: torch.Tensor,
     softmax_scale: float | None,
+    deterministic: bool,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    return flash_ladder.backward(dout, q, k, v, out, lse, softmax_scale=softmax_scale)
+    return flash_ladder.backward(dout, q, k, v, out, lse, softmax_scale=softmax_scale, deterministic=deterministic)
 
 
 @_attention.register_fake
 def _fake_attention(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, softmax_scale: float | None
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, softmax_scale: float | None, deterministic: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    del k, v, softmax_scale
+    del k, v, softmax_scale, deterministic
     batch, seq_len, heads, _ = q.shape
     return q.new_empty(q.shape), q.new_empty((batch, heads, seq_len), dtype=torch.float32)
 
@@ -193,13 +195,14 @@ def _fake_attention_backward(
     out: torch.Tensor,
     lse: torch.Tensor,
     softmax_scale: float | None,
+    deterministic: bool,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    del dout, out, lse, softmax_scale
+    del dout, out, lse, softmax_scale, deterministic
     return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.Tensor]) -> None:  # noqa: ANN401
-    q, k, v, ctx.softmax_scale = inputs
+    q, k, v, ctx.softmax_scale, ctx.deterministic = inputs
     ctx.save_for_backward(q, k, v, *output)
     ctx.mark_non_differentiable(output[1])
 
@@ -213,24 +216,33 @@ def _gradients(
     q, k, v, out, lse = ctx.saved_tensors
     # What follows an operator may leave any strides, such as those of an expanded tensor.
     given = dout.contiguous()
-    dq, dk, dv = torch.ops.flash_ladder.attention_backward(given, q, k, v, out, lse, ctx.softmax_scale)
-    return dq, dk, dv, None
+    dq, dk, dv = torch.ops.flash_ladder.attention_backward(
+        given, q, k, v, out, lse, ctx.softmax_scale, ctx.deterministic
+    )
+    return dq, dk, dv, None, None
 
 
 _attention.register_autograd(_gradients, setup_context=_keep)
 
 
 def attention(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, softmax_scale: float | None = None, return_lse: bool = False
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    softmax_scale: float | None = None,
+    deterministic: bool = False,
+    return_lse: bool = False,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """softmax(softmax_scale · q kᵀ) v with gradients: calls flash_ladder.forward() and flash_ladder.backward(), which
     choose the fastest versions for the problem, through operators that torch.compile keeps.
 
     q, k and v have shape [batch, seq_len, heads, head_dim], with as many heads of k and v as of q. Sizes are limited to
-    what flash_ladder.backward() solves: head_dim 128, and each seq_len a multiple of 64. If return_lse, also returns
-    the logarithm of the sum of exp(S) of each row, float32 [batch, heads, seq_len], through which no gradient flows.
+    what flash_ladder.backward() solves: head_dim 128, and each seq_len a multiple of 64. If deterministic, gradients
+    are the same bits in each run. If return_lse, also returns the logarithm of the sum of exp(S) of each row, float32
+    [batch, heads, seq_len], through which no gradient flows.
 
     Raises what flash_ladder.forward() raises, and in backward() what flash_ladder.backward() raises.
     """
-    out, lse = torch.ops.flash_ladder.attention(q, k, v, softmax_scale)
+    out, lse = torch.ops.flash_ladder.attention(q, k, v, softmax_scale, deterministic)
     return (out, lse) if return_lse else out
