@@ -97,23 +97,6 @@ void check_shapes(const Arrays& arrays) {
     throw UsageError(fmt::format("out has shape {}; it must be that of q, {}", shape_of(out), shape_of(q)));
 }
 
-// Types and shapes of what only the backward pass has.
-void check_gradients(const Arrays& arrays) {
-  for (const auto& [array, like] : {std::pair{&*arrays.dout, &arrays.q},
-                                    {&*arrays.dq, &arrays.q},
-                                    {&*arrays.dk, &arrays.k},
-                                    {&*arrays.dv, &arrays.k}}) {
-    if (array->dtype != arrays.q.dtype)
-      throw TypeError(fmt::format("{} has dtype {} and q has dtype {}; they must be equal", array->name, array->dtype,
-                                  arrays.q.dtype));
-    if (array->shape != like->shape)
-      throw UsageError(fmt::format("{} has shape {}; it must be that of {}, {}", array->name, shape_of(*array),
-                                   like->name, shape_of(*like)));
-  }
-  const std::vector<std::int64_t>& q = arrays.q.shape;
-  check_numbers(*arrays.lse, {q[0], q[2], q[1]}, "[batch, heads, seq_len]");
-}
-
 // A dimension of one element has no next element, and libraries set its stride to any value.
 void check_layout(const Array& array) {
   if (array.strides[3] != 1)
@@ -130,6 +113,24 @@ void check_layout(const Array& array) {
         fmt::format("{} begins at address {:#x}, which is not a multiple of {} bytes; copy it, or slice it at "
                     "a multiple of {} elements",
                     array.name, address, kAlignment, kAlignment / element_bytes(array)));
+}
+
+// What only the backward pass has.
+void check_gradients(const Arrays& arrays) {
+  for (const auto& [array, like] : {std::pair{&*arrays.dout, &arrays.q},
+                                    {&*arrays.dq, &arrays.q},
+                                    {&*arrays.dk, &arrays.k},
+                                    {&*arrays.dv, &arrays.k}}) {
+    if (array->dtype != arrays.q.dtype)
+      throw TypeError(fmt::format("{} has dtype {} and q has dtype {}; they must be equal", array->name, array->dtype,
+                                  arrays.q.dtype));
+    if (array->shape != like->shape)
+      throw UsageError(fmt::format("{} has shape {}; it must be that of {}, {}", array->name, shape_of(*array),
+                                   like->name, shape_of(*like)));
+    check_layout(*array);
+  }
+  const std::vector<std::int64_t>& q = arrays.q.shape;
+  check_numbers(*arrays.lse, {q[0], q[2], q[1]}, "[batch, heads, seq_len]");
 }
 
 // The dimensions, from the smallest stride to the largest.
@@ -305,10 +306,6 @@ AttentionProblem check_arrays(const Arrays& arrays, const AttentionProblem& aske
   if (problem.head_dim < 1)
     throw UsageError(fmt::format("{} is {}; allowed: 1 or more", kArguments.size("head_dim"), problem.head_dim));
   for (const Array* array : {&q, &k, &v, &out}) check_layout(*array);
-  if (arrays.dout) {
-    check_gradients(arrays);
-    for (const auto* array : {&arrays.dout, &arrays.dq, &arrays.dk, &arrays.dv}) check_layout(**array);
-  }
   if (problem.packed)
     for (const auto& [array, name, rows] :
          {std::tuple{&q, "cu_seqlens_q", total_rows(problem)}, {&k, "cu_seqlens_k", total_rows_kv(problem)}})
@@ -318,7 +315,10 @@ AttentionProblem check_arrays(const Arrays& arrays, const AttentionProblem& aske
   if (scales) check_numbers(*scales, {3, problem.batch, problem.heads}, "[3, batch, heads of q]");
   for (const auto& optional : {&alibi_slopes, &sinks})
     if (*optional) check_numbers(**optional, {problem.heads}, "[heads of q]");
-  if (arrays.dout) return problem;  // the outputs are new
+  if (arrays.dout) {
+    check_gradients(arrays);
+    return problem;  // the outputs are new
+  }
   check_overlaps_not_itself(out);
   check_overlaps_no_input(arrays);
   return problem;

@@ -178,26 +178,17 @@ def _attention_backward(
 
 
 @_attention.register_fake
-def _fake_attention(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, softmax_scale: float | None, deterministic: bool
-) -> tuple[torch.Tensor, torch.Tensor]:
-    del k, v, softmax_scale, deterministic
+def _fake_attention(q: torch.Tensor, *others: object) -> tuple[torch.Tensor, torch.Tensor]:
+    del others
     batch, seq_len, heads, _ = q.shape
     return q.new_empty(q.shape), q.new_empty((batch, heads, seq_len), dtype=torch.float32)
 
 
 @_attention_backward.register_fake
 def _fake_attention_backward(
-    dout: torch.Tensor,
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    out: torch.Tensor,
-    lse: torch.Tensor,
-    softmax_scale: float | None,
-    deterministic: bool,
+    dout: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *others: object
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    del dout, out, lse, softmax_scale, deterministic
+    del dout, others
     return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
 
 
