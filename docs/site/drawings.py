@@ -379,6 +379,20 @@ def ceilings(facts: Facts) -> Figure:
     return figure
 
 
+def roofline_axes(axes: Axes, x: Sequence[float], y: Sequence[float], x_label: str, y_label: str) -> None:
+    """Both logarithmic, with these limits."""
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.set_xlim(*x)
+    axes.set_ylim(*y)
+    axes.set_xlabel(x_label)
+    axes.set_ylabel(y_label)
+    axes.grid(color=GRID, linewidth=0.5)
+    axes.set_axisbelow(True)
+
+
 @drawing
 def roofline(facts: Facts) -> Figure:
     """The classical roofline, for HBM, L2 and shared memory, of the first track."""
@@ -415,16 +429,7 @@ def roofline(facts: Facts) -> Figure:
                 axes.annotate(
                     f"{n:02}", (where, reached), (5, -7), textcoords="offset points", fontsize=7.5, color=color
                 )
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_formatter(lambda value, _: f"{value:g}")
-    axes.set_xlim(*x)
-    axes.set_ylim(*y)
-    axes.set_xlabel("FLOP per byte that passes that level")
-    axes.set_ylabel("TFLOP/s, seq_len 2048")
-    axes.grid(color=GRID, linewidth=0.5)
-    axes.set_axisbelow(True)
+    roofline_axes(axes, x, y, "FLOP per byte that passes that level", "TFLOP/s, seq_len 2048")
     return figure
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from drawings import AMBER, BLUE, GREEN, GRID, INK, RED, drawing
+from drawings import AMBER, BLUE, GREEN, GRID, INK, RED, drawing, roofline_axes
 from facts import GPU, Facts, NotRecordedError
 from matplotlib.figure import Figure
 
@@ -39,14 +39,5 @@ def decoding_roofline(facts: Facts) -> Figure:
         where = (facts.flop_per_byte(16, "hbm"), facts.tflops(16, 2048))
         axes.plot(*([one] for one in where), "D", color=INK, markersize=4.5)
         axes.annotate("16", where, (6, -4), textcoords="offset points", fontsize=7.5, color=INK)
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_formatter(lambda value, _: f"{value:g}")
-    axes.set_xlim(*x)
-    axes.set_ylim(*y)
-    axes.set_xlabel("FLOP per byte of memory")
-    axes.set_ylabel("TFLOP/s")
-    axes.grid(color=GRID, linewidth=0.5)
-    axes.set_axisbelow(True)
+    roofline_axes(axes, x, y, "FLOP per byte of memory", "TFLOP/s")
     return figure
