@@ -29,7 +29,7 @@ inline constexpr std::array<StandardShape, 5> kDecodingShapes = {
 constexpr std::int64_t kDecodingHeads = 32;
 inline constexpr std::array<std::int64_t, 2> kDecodingKvHeads = {8, 32};
 constexpr StandardShape kDefaultDecodingShape = kDecodingShapes[2];
-/// Keys in a page of K and V, for both.
+/// Keys in a page of K and V, on a GPU and on the virtual one.
 constexpr std::int64_t kStandardPageSize = 64;
 constexpr StandardShape kEmulatorDecodingShape{2, 1024};
 constexpr std::int64_t kEmulatorDecodingHeads = 8, kEmulatorDecodingKvHeads = 2;
