@@ -85,16 +85,21 @@ def results(graders: Graders, request: pytest.FixtureRequest, tmp_path_factory: 
         elif parameters is not None and "ordered" in parameters.params:
             wanted |= {answer for answer in answers_of("ORDERED") if answer[0] == parameters.params["ordered"]}
 
+    folder = tmp_path_factory.mktemp("answers")  # here, since mktemp must not be called by two threads at once
+
     def one(answer: tuple[str, str, str]) -> tuple[tuple[str, str, str], dict]:
+        place = folder / str(answers.index(answer))
+        place.mkdir()
         try:
-            return answer, grade(graders[answer[0]], tmp_path_factory.mktemp("answer"), text_of(*answer, graders))
+            return answer, grade(graders[answer[0]], place, text_of(*answer, graders))
         except AssertionError as error:  # for the test of this answer
             return answer, {"score": math.nan, "checks": str(error)}
 
-    for name in {name for name, _, _ in wanted}:
+    answers = sorted(wanted)
+    for name in {name for name, _, _ in answers}:
         graders[name]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        return dict(pool.map(one, sorted(wanted)))
+        return dict(pool.map(one, answers))
 
 
 def shown(answer: tuple[str, str, str]) -> str:
