@@ -95,8 +95,10 @@ Version version_of_file(std::string_view path) {
       version.name = numbered.substr(3);
       return version;
     }
-    if ((folder == "extensions/" || folder == "hopper/extensions/") && is_name(stem)) {
+    if ((folder == "extensions/" || folder == "hopper/extensions/" || folder == "backward/extensions/") &&
+        is_name(stem)) {
       version.track = Track::extension;
+      if (folder.starts_with("backward/")) version.kind = ProblemKind::backward;
       version.name = stem;
       return version;
     }
@@ -105,7 +107,8 @@ Version version_of_file(std::string_view path) {
       "'" + std::string(path) +
       "' is not the path of a kernel; allowed: kernels/NN_name.cu, kernels/hopper/NN_name.cu, "
       "kernels/backward/BNN_name.cu, kernels/backward/hopper/BNN_name.cu, kernels/decoding/DNN_name.cu, "
-      "kernels/extensions/name.cu, kernels/hopper/extensions/name.cu, with small letters, digits and _ in the name");
+      "kernels/extensions/name.cu, kernels/hopper/extensions/name.cu, kernels/backward/extensions/name.cu, with small "
+      "letters, digits and _ in the name");
 }
 
 std::string series(Track track) { return track == Track::backward ? "B" : track == Track::decoding ? "D" : ""; }
@@ -166,6 +169,7 @@ Registration::Registration(Description description) {
 BackwardRegistration::BackwardRegistration(BackwardDescription description) {
   Version version = version_of_file(description.source);
   version.kind = ProblemKind::backward;
+  version.extends = description.extends;
   version.architecture = description.architecture;
   version.deterministic = description.deterministic;
   version.solves = description.solves;

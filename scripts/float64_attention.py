@@ -74,17 +74,20 @@ def attention_and_lse(
 
 
 def gradients(
-    dout: np.ndarray, q: np.ndarray, k: np.ndarray, v: np.ndarray, scale: float | None = None
+    dout: np.ndarray, q: np.ndarray, k: np.ndarray, v: np.ndarray, scale: float | None = None, causal: bool = False
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """dQ, dK and dV of a loss whose gradient with respect to attention() is dout, by the formulas of Dao et al.
+    """dQ, dK and dV of a loss whose gradient with respect to attention_and_lse() is dout, by the formulas of Dao et al.
     (FlashAttention, appendix B.2). As many heads of k and v as of q."""
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     dq, dk, dv = (np.zeros(x.shape, np.float64) for x in (q, k, v))
     for b, head in np.ndindex(q.shape[0], q.shape[2]):
         of_dout, of_q, of_k, of_v = (np.asarray(x[b, :, head], np.float64) for x in (dout, q, k, v))
         s = scale * (of_q @ of_k.T)
-        p = np.exp(s - s.max(axis=1, keepdims=True))
-        p /= p.sum(axis=1, keepdims=True)
+        most = s.max(axis=1, keepdims=True)
+        if causal:  # at a row that sees no key, p is 0
+            s[~np.tri(*s.shape, s.shape[1] - s.shape[0], dtype=bool)] = -np.inf
+        p = np.exp(s - most)
+        p /= np.maximum(p.sum(axis=1, keepdims=True), np.finfo(np.float64).tiny)
         dp = of_dout @ of_v.T
         ds = p * (dp - (p * dp).sum(axis=1, keepdims=True))
         dq[b, :, head], dk[b, :, head], dv[b, :, head] = scale * ds @ of_k, scale * ds.T @ of_q, p.T @ of_dout

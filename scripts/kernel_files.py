@@ -36,7 +36,7 @@ class KernelFile:
     @property
     def kernel(self) -> str:
         """Its name for --kernel and in JSON: "06", "B01", "D01", "causal"."""
-        is_numbered = self.number is not None or self.is_backward or self.is_decoding
+        is_numbered = Path(self.file).parent.name != "extensions"
         return self.stem.split("_")[0] if is_numbered else self.stem
 
     @property
@@ -53,7 +53,7 @@ def kernel_files(root: Path) -> list[KernelFile]:
     """All kernels of a source tree: in order of number, then gradients, decoding, and the extensions by name."""
     patterns = ("[0-9][0-9]_*.cu", "hopper/[0-9][0-9]_*.cu", "backward/B[0-9][0-9]_*.cu")
     patterns += ("backward/hopper/B[0-9][0-9]_*.cu", "decoding/D[0-9][0-9]_*.cu")
-    patterns += ("extensions/*.cu", "hopper/extensions/*.cu")
+    patterns += ("extensions/*.cu", "hopper/extensions/*.cu", "backward/extensions/*.cu")
     found = [path for pattern in patterns for path in (root / "kernels").glob(pattern)]
     files = [KernelFile(path.relative_to(root).as_posix()) for path in found]
     return sorted(files, key=lambda one: (one.number is None, one.number or 0, one.kernel == one.stem, one.stem))

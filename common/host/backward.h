@@ -1,5 +1,5 @@
-// How a file in kernels/backward/ describes its version. It is like Registration (host/registration.h), except that its launch
-// also receives the gradients.
+// How a file in kernels/backward/ or kernels/backward/extensions/ describes its version. It is like Registration
+// (host/registration.h), except that its launch also receives the gradients.
 #pragma once
 
 #include <vector>
@@ -23,7 +23,8 @@ cudaError_t backward_launch(const ExtendedArgs& args, cudaStream_t stream) {
 
 /// What a kernel file states about its version.
 struct BackwardDescription {
-  const char* source;  // __FILE__
+  const char* source;        // __FILE__
+  const char* extends = "";  // of an extension: what it is compared with, as --kernel names it
   Architecture architecture = Architecture::sm_80;
   // Whether repeated launches agree bit for bit. They do not if several CTAs add to one element with atomics, in any order.
   bool deterministic = true;

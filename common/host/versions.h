@@ -30,7 +30,7 @@ enum class Track {
   hopper,     // kernels/hopper/NN_name.cu
   backward,   // kernels/backward/BNN_name.cu, kernels/backward/hopper/BNN_name.cu
   decoding,   // kernels/decoding/DNN_name.cu
-  extension,  // kernels/extensions/name.cu, kernels/hopper/extensions/name.cu
+  extension,  // extensions/name.cu in kernels/, kernels/hopper/ or kernels/backward/
 };
 
 /// What a version computes. harness/problem/kind.h describes each kind.

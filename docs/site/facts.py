@@ -342,6 +342,7 @@ class Facts:
             result["tflops"]
             for result in self._profile(DEVICE, kernel)["results"]
             if (result["problem"]["seq_len"], result["problem"]["dtype"]) == (seq_len, "fp16")
+            and not result["problem"].get("causal")
         ]
         if not found:
             raise NotRecordedError(f"{kernel} is not recorded at seq_len {seq_len}")
@@ -621,9 +622,10 @@ class Facts:
 
     # Counters of the virtual GPU, at seq_len 256, batch 1, 2 heads.
 
-    def count(self, number: int, counter: str, kernel: str | None = None, page_size: int = 0) -> int:
-        """A counter of the virtual GPU, for all kernels of a version or for one. page_size 0: K and V are not paged."""
-        result = self._counted(number, page_size)
+    def count(self, number: int, counter: str, kernel: str | None = None, **fields: int | bool) -> int:
+        """A counter of the virtual GPU, for all kernels of a version or for one, and for the first problem that has
+        these fields, such as page_size=64 or causal=True; without any, for the first problem."""
+        result = self._counted(number, **fields)
         if kernel is None:
             return result["counters"][counter]
         return sum(line["counters"].get(counter, 0) for line in result["lines"] if line["kernel"] == kernel)
@@ -648,9 +650,9 @@ class Facts:
             raise FactError(f"the virtual GPU counted nothing at {place!r}: have lines moved? {again} counts anew")
         return sum(line["counters"].get(counter, 0) for line in lines)
 
-    def _counted(self, number: int, page_size: int = 0) -> dict[str, Any]:
+    def _counted(self, number: int, **fields: int | bool) -> dict[str, Any]:
         results = self._profile("emulator", number)["results"]
-        return next(result for result in results if result["problem"].get("page_size", 0) == page_size)
+        return next(result for result in results if fields.items() <= result["problem"].items())
 
     def _lines(self, number: int, place: str) -> set[str]:
         """06_swizzle.cu:45, as in positions, whatever folder precedes it there."""

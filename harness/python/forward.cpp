@@ -252,19 +252,22 @@ std::set<std::int64_t> head_dims_on(const DeviceInfo& device, Dtype dtype) {
   return found;
 }
 
+bool solves(const Version& version, const AttentionProblem& problem, const DeviceInfo& device) {
+  const Configuration* configuration =
+      preferred_configuration(version, problem.dtype, problem.head_dim, device.smem_per_cta_bytes);
+  return configuration != nullptr && !why_unsupported(version, *configuration, problem, kArguments);
+}
+
 // The newest version of the ladder that the device runs, if it solves the problem; otherwise an extension that does, on a
 // Hopper GPU preferably one of Hopper's. With the causal mask, an extension that solves fewer other fields is faster, although not
 // for all problems (docs/results.md). Of those that solve the same, the last one is chosen.
 const Version& fastest_version(const AttentionProblem& problem, bool log_sum_exp, const DeviceInfo& device,
                                bool without_tma) {
   const Version& newest = version_of("", without_tma ? nullptr : &device);
-  const auto solves = [&](const Version& version) {
-    const Configuration* configuration =
-        preferred_configuration(version, problem.dtype, problem.head_dim, device.smem_per_cta_bytes);
-    return configuration != nullptr && !why_unsupported(version, *configuration, problem, kArguments) &&
-           !why_no_log_sum_exp(version, log_sum_exp);
+  const auto computes_all = [&](const Version& version) {
+    return solves(version, problem, device) && !why_no_log_sum_exp(version, log_sum_exp);
   };
-  if (solves(newest) || find_configuration(newest, problem, "", device, kArguments).configuration == nullptr)
+  if (computes_all(newest) || find_configuration(newest, problem, "", device, kArguments).configuration == nullptr)
     return newest;
   const Version* best = nullptr;
   const auto rank = [](const Version& version) {
@@ -272,7 +275,7 @@ const Version& fastest_version(const AttentionProblem& problem, bool log_sum_exp
   };
   for (const Version& version : versions())
     if (version.is_extension() && version.kind != ProblemKind::backward && !why_not_on_device(version, device) &&
-        solves(version) && (!without_tma || version.architecture == Architecture::sm_80) &&
+        computes_all(version) && (!without_tma || version.architecture == Architecture::sm_80) &&
         (best == nullptr || rank(*best) < rank(version)))
       best = &version;
   if (best != nullptr) return *best;
@@ -286,14 +289,27 @@ const Version& fastest_version(const AttentionProblem& problem, bool log_sum_exp
   return newest;  // of which the caller says what it does not solve
 }
 
-// The newest version of the call's kind that the device runs. A version for gradients that adds with atomics is faster than a
-// deterministic one.
-const Version& newest_for(const Call& call, const DeviceInfo& device) {
-  const Version* newest = nullptr;
-  for (const Version& version : versions())
-    if (version.kind == call.kind && !why_not_on_device(version, device) &&
-        (call.kind != ProblemKind::backward || version.deterministic == call.deterministic))
-      newest = &version;
+// The newest version of the call's kind that the device runs and that solves the problem. If only extensions do, the one that
+// solves the fewest other fields; if none does, the newest version, of which the caller says what it does not solve. A version for
+// gradients that adds with atomics is faster than a deterministic one.
+const Version& newest_for(const Call& call, const AttentionProblem& problem, const DeviceInfo& device) {
+  const Version *newest = nullptr, *solver = nullptr, *not_deterministic = nullptr;
+  for (const Version& version : versions()) {
+    if (version.kind != call.kind || why_not_on_device(version, device)) continue;
+    const bool is_solver = solves(version, problem, device);
+    if (call.kind == ProblemKind::backward && version.deterministic != call.deterministic) {
+      if (is_solver) not_deterministic = &version;
+      continue;
+    }
+    if (!version.is_extension()) newest = &version;
+    if (is_solver && (!version.is_extension() || solver == nullptr ||
+                      (solver->is_extension() && num_solved(version) < num_solved(*solver))))
+      solver = &version;
+  }
+  if (solver != nullptr) return *solver;
+  if (call.deterministic && not_deterministic != nullptr)
+    throw UsageError(fmt::format("no deterministic version supports {}; leave deterministic out",
+                                 fmt::join(asked_fields(problem, false), " and ")));
   if (newest == nullptr)
     throw UsageError(fmt::format("there is no {} version that {} runs", describe(call.kind).name, device.name));
   return *newest;
@@ -306,7 +322,7 @@ const Version& version_for(const Call& call, const AttentionProblem& problem, co
   if (call.kernel.empty())
     // A tensor map cannot have a negative stride, and only versions for Hopper copy with tensor maps.
     return of_any_kind ? fastest_version(problem, arrays.lse.has_value(), device, goes_back(arrays).has_value())
-                       : newest_for(call, device);
+                       : newest_for(call, problem, device);
   const Version& version = version_of(call.kernel, &device);
   if (of_any_kind && version.kind == ProblemKind::backward)
     throw UsageError(fmt::format("kernel: {} computes {}, not O; leave kernel out, or use another version",
@@ -314,12 +330,12 @@ const Version& version_for(const Call& call, const AttentionProblem& problem, co
   if (call.deterministic && version.kind == call.kind && !version.deterministic)
     throw UsageError(fmt::format(
         "kernel: {} adds in any order, so its launches differ in the last bits; leave kernel out, or use {}",
-        label(version), label(newest_for(call, device))));
+        label(version), label(newest_for(call, problem, device))));
   if (of_any_kind || version.kind == call.kind) return version;
   throw UsageError(
       fmt::format("kernel: {} {}; leave kernel out, or use {}", label(version),
                   call.kind == ProblemKind::decoding ? "is not made for few queries" : "computes O, not gradients",
-                  label(newest_for(call, device))));
+                  label(newest_for(call, problem, device))));
 }
 
 }  // namespace

@@ -51,6 +51,8 @@ std::vector<const Configuration*> configurations_for(const Version& version, Dty
   return found.empty() ? of_type : found;
 }
 
+bool computes_gradients(const Version& version) { return version.kind == ProblemKind::backward; }
+
 // "--causal is not supported by 16_overlapped_softmax; leave it out, or use …".
 std::optional<std::string> why_not_solved(const Version& version, const AttentionProblem& problem, const Words& words) {
   std::optional<std::string> why;
@@ -60,7 +62,8 @@ std::optional<std::string> why_not_solved(const Version& version, const Attentio
       return;  // part of what a version of packed sequences solves
     std::vector<std::string> others;
     for (const Version& other : versions())
-      if (other.solves.*field.solves) others.push_back(label(other));
+      if (other.solves.*field.solves && computes_gradients(other) == computes_gradients(version))
+        others.push_back(label(other));
     const std::string without = words.without(field.name);
     why = fmt::format("{} is not supported by {}; {}", words.extension(field.name), label(version),
                       others.empty() ? fmt::format("no version supports it yet: {}", without)

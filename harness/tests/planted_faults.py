@@ -43,7 +43,7 @@ class Fault:
     def file(self) -> str:
         """The kernel's file, relative to kernels/ and without its suffix."""
         if self.is_backward:
-            return f"backward/{self.kernel}"
+            return f"backward/{'extensions/' * self.is_extension}{self.kernel}"
         if self.is_decoding:
             return f"decoding/{self.kernel}"
         on_hopper = self.kernel.startswith("hopper_") if self.is_extension else self.kernel >= "17"
@@ -52,11 +52,11 @@ class Fault:
     @property
     def is_extension(self) -> bool:
         """It is called by a name."""
-        return not self.kernel[0].isdigit() and not (self.is_backward or self.is_decoding)
+        return re.match(r"[BD]?\d\d_", self.kernel) is None
 
     @property
     def is_backward(self) -> bool:
-        return re.match(r"B\d\d_", self.kernel) is not None
+        return self.kernel.startswith(("B", "backward_"))
 
     @property
     def is_decoding(self) -> bool:
@@ -2694,6 +2694,50 @@ FAULTS += [
         "Store dQ.",
         "args.softmax_scale",
         "1.0f",
+    ),
+    Fault(
+        "the loop begins a tile too late",
+        "backward_causal",
+        "Copy K and V.",
+        "max(diagonal, 0)",
+        "max(diagonal + kBlockQ, 0)",
+    ),
+    Fault(
+        "the mask is aligned at the upper left corner",
+        "backward_causal",
+        "The query that sees the keys up to kv_row",
+        "kv_row - (args.seq_len_kv - args.seq_len)",
+        "kv_row",
+    ),
+    Fault(
+        "a query does not see its own key",
+        "backward_causal",
+        "Hide the keys that come after a query",
+        "group > mma_n * 8",
+        "group >= mma_n * 8",
+    ),
+    Fault(
+        "all keys of the first tile are visible",
+        "backward_causal",
+        "Hide the keys that come after a query",
+        "q_row == diagonal",
+        "q_row == diagonal + 1",
+    ),
+    Fault(
+        "the loop begins at the first query",
+        "backward_causal",
+        "Copy K and V.",
+        "max(diagonal, 0)",
+        "0",
+    ),
+    Fault(
+        "the loop begins before the first query",
+        "backward_causal",
+        "Copy K and V.",
+        "max(diagonal, 0)",
+        "diagonal",
+        "out_of_bounds",
+        "Starts copying kRows rows + 5",
     ),
     Fault(
         "keys beyond the last one are not masked",

@@ -458,6 +458,12 @@ TEST(Registration, NumberNameAndTrackAreThoseOfThePath) {
   EXPECT_EQ(of_hopper.track, Track::extension);
   EXPECT_EQ(of_hopper.source, "kernels/hopper/extensions/multicast.cu");
   EXPECT_EQ(label(of_hopper), "multicast");
+  EXPECT_EQ(of_hopper.kind, ProblemKind::forward);
+
+  const Version of_gradients = version_of_file("kernels/backward/extensions/backward_causal.cu");
+  EXPECT_EQ(of_gradients.track, Track::extension);
+  EXPECT_EQ(of_gradients.kind, ProblemKind::backward);
+  EXPECT_EQ(kernel_id(of_gradients), "backward_causal");
 }
 
 TEST(Registration, OtherPathsAreRefusedWithTheFormsThatAreAllowed) {

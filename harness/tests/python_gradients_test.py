@@ -38,6 +38,18 @@ def test_gradients(fl: ModuleType, kernel: str | None) -> None:
     assert_right(found, gradients(DOUT, Q, K, V, SCALE))
 
 
+@pytest.mark.parametrize("kernel", [None, "backward_causal"])
+@pytest.mark.parametrize(("queries", "keys"), [(128, 128), (64, 192), (192, 128)])
+def test_causal(fl: ModuleType, kernel: str | None, queries: int, keys: int) -> None:
+    """With as many queries as keys, with fewer, and with more, of which the first see no key."""
+    q, dout = normal(2, queries, 2, 128, seed=6), normal(2, queries, 2, 128, seed=7)
+    k, v = normal(2, keys, 2, 128, seed=8), normal(2, keys, 2, 128, seed=9)
+    out, lse = fl.forward(q, k, v, causal=True, return_lse=True)
+    found = fl.backward(dout, q, k, v, out, lse, causal=True, kernel=kernel)
+    assert_right(found, gradients(dout, q, k, v, causal=True))
+    assert not found[0][:, : max(queries - keys, 0)].any(), "a query without a key has no gradient"
+
+
 def test_deterministic(fl: ModuleType) -> None:
     found = [fl.backward(DOUT, Q, K, V, OUT, LSE, softmax_scale=SCALE, deterministic=True) for _ in range(2)]
     assert_right(found[0], gradients(DOUT, Q, K, V, SCALE))
@@ -62,7 +74,12 @@ REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "lse's type": ({"lse": LSE.astype(np.float16)}, TypeError, "lse has dtype float16; it must be float32"),
     "a part of a tile": ({"k": K[:, :63], "v": V[:, :63]}, ValueError, "63 is not a multiple of 64"),
     "grouped heads": ({"k": K[:, :, :1], "v": V[:, :, :1]}, ValueError, "k.shape[2]"),
-    "causal": ({"causal": True}, ValueError, "causal=True"),
+    "causal": ({"causal": True, "kernel": "B07"}, ValueError, "causal=True is not supported by B07_prefetch"),
+    "causal and deterministic": (
+        {"causal": True, "deterministic": True},
+        ValueError,
+        "no deterministic version supports causal=True; leave deterministic out",
+    ),
     "a version that computes O": ({"kernel": "16"}, ValueError, "16_overlapped_softmax computes O, not gradients; "),
     "a version that adds in any order": ({"kernel": "B07", "deterministic": True}, ValueError, "B07_prefetch adds in "),
     "deterministic type": ({"deterministic": 1}, TypeError, "deterministic is 1; allowed: True, False"),

@@ -115,10 +115,16 @@ def test_there_is_no_backward(operator: Callable[..., Any], compiled: bool) -> N
 WHOLE_TILES = [normal(2, rows, 3, 128, seed=seed) for seed, rows in ((3, 64), (4, 128), (5, 128))]
 
 
-def expected_gradients(dout: torch.Tensor, *arrays: torch.Tensor, scale: float) -> list[torch.Tensor]:
+def expected_gradients(
+    dout: torch.Tensor, *arrays: torch.Tensor, scale: float = 128**-0.5, causal: bool = False
+) -> list[torch.Tensor]:
     """By PyTorch's own formulas, in float64."""
     q, k, v = (x.double().requires_grad_() for x in arrays)
-    weights = torch.softmax(torch.einsum("bihd,bjhd->bhij", q, k) * scale, dim=-1)
+    scores = torch.einsum("bihd,bjhd->bhij", q, k) * scale
+    if causal:
+        visible = torch.ones(scores.shape[2:], dtype=torch.bool, device=scores.device)
+        scores = scores.masked_fill(~visible.tril(k.shape[1] - q.shape[1]), -torch.inf)
+    weights = torch.softmax(scores, dim=-1)
     torch.einsum("bhij,bjhd->bihd", weights, v).backward(dout.double())
     return [x.grad for x in (q, k, v)]
 
@@ -148,14 +154,25 @@ def test_a_gradient_of_any_strides(operator: Callable[..., Any]) -> None:
     assert not lse.requires_grad
     out.sum().backward()  # the gradient is one number, expanded
     ones = torch.ones_like(out)
-    for x, expected in zip(arrays, expected_gradients(ones, *WHOLE_TILES, scale=128**-0.5), strict=True):
+    for x, expected in zip(arrays, expected_gradients(ones, *WHOLE_TILES), strict=True):
         assert (x.grad.double() - expected).abs().max() < 4e-3 * max(expected.abs().max(), 1)
+
+
+def test_causal_attention(operator: Callable[..., Any]) -> None:
+    del operator
+    from flash_ladder.pytorch import attention
+
+    arrays = [x.clone().requires_grad_() for x in WHOLE_TILES]
+    dout = normal(2, 64, 3, 128, seed=6)
+    attention(*arrays, causal=True).backward(dout)
+    for x, expected in zip(arrays, expected_gradients(dout, *WHOLE_TILES, causal=True), strict=True):
+        assert (x.grad.double() - expected).abs().max() < 4e-3 * expected.abs().max()
 
 
 def test_opcheck_of_attention(operator: Callable[..., Any]) -> None:
     del operator
     arrays = [x.clone().requires_grad_() for x in WHOLE_TILES]
-    torch.library.opcheck(torch.ops.flash_ladder.attention.default, (*arrays, 0.1, True))
+    torch.library.opcheck(torch.ops.flash_ladder.attention.default, (*arrays, 0.1, True, False))
 
 
 def test_gradients_of_other_sizes_are_refused(operator: Callable[..., Any]) -> None:

@@ -75,16 +75,24 @@ double dot(const std::vector<double>& a, const std::vector<double>& b) {
   return sum;
 }
 
+// Whether query i sees key j, as AttentionProblem says it.
+bool is_visible(const AttentionProblem& problem, std::int64_t i, std::int64_t j) {
+  const std::int64_t own_key = i + problem.seq_len_kv - problem.seq_len;
+  return !(problem.causal && j > own_key) && !(problem.window_left != kNoWindow && j < own_key - problem.window_left);
+}
+
 // O of one head in float64, by the formula, for any Q, K and V.
-Matrix attention(const Matrix& Q, const Matrix& K, const Matrix& V, double scale) {
+Matrix attention(const AttentionProblem& problem, const Matrix& Q, const Matrix& K, const Matrix& V, double scale) {
   Matrix O;
-  for (const auto& q : Q) {
-    std::vector<double> o(q.size()), weights;
+  for (std::size_t i = 0; i < Q.size(); ++i) {
+    std::vector<double> o(Q[i].size()), weights;
     double sum = 0;
-    for (const auto& k : K) weights.push_back(std::exp(scale * dot(q, k)));
-    for (const double weight : weights) sum += weight;
     for (std::size_t j = 0; j < K.size(); ++j)
-      for (std::size_t d = 0; d < q.size(); ++d) o[d] += weights[j] / sum * V[j][d];
+      weights.push_back(is_visible(problem, i, j) ? std::exp(scale * dot(Q[i], K[j])) : 0);
+    for (const double weight : weights) sum += weight;
+    if (sum > 0)
+      for (std::size_t j = 0; j < K.size(); ++j)
+        for (std::size_t d = 0; d < o.size(); ++d) o[d] += weights[j] / sum * V[j][d];
     O.push_back(o);
   }
   return O;
@@ -122,50 +130,67 @@ TEST(Gradients, OneQueryAndTwoKeysByHand) {
 }
 
 // The loss is sum(dO ∘ O). Its difference along a direction is the sum of the gradients along it.
+void agree_with_differences(const AttentionProblem& problem, Distribution distribution) {
+  SCOPED_TRACE(describe(problem) + ", " + to_string(distribution));
+  const Inputs inputs = inputs_with_gradients(problem, distribution);
+  const auto references = all_rows(inputs);
+  const Inputs directions = make_inputs(problem, Distribution::normal, Packing::separate, 99);
+  for (std::int64_t batch = 0; batch < problem.batch; ++batch)
+    for (std::int64_t head = 0; head < problem.heads; ++head) {
+      const auto tensors = [&](const Inputs& of) {
+        return std::array<Matrix, 3>{rows_of(of, &Inputs::Q_row, problem.seq_len, batch, head),
+                                     rows_of(of, &Inputs::K_row, problem.seq_len_kv, batch, head),
+                                     rows_of(of, &Inputs::V_row, problem.seq_len_kv, batch, head)};
+      };
+      const auto at = tensors(inputs), along = tensors(directions);
+      const auto loss = [&](std::size_t tensor, double step) {
+        auto moved = at;
+        for (std::size_t row = 0; row < moved[tensor].size(); ++row)
+          for (std::size_t d = 0; d < moved[tensor][row].size(); ++d)
+            moved[tensor][row][d] += step * along[tensor][row][d];
+        const Matrix O = attention(problem, moved[0], moved[1], moved[2], inputs.scale());
+        double sum = 0;
+        for (std::int64_t row = 0; row < problem.seq_len; ++row)
+          for (std::int64_t d = 0; d < problem.head_dim; ++d)
+            sum += O[row][d] *
+                   element_to_float(problem.dtype,
+                                    inputs.gradients->dO.data()[inputs.gradients->dO_layout.row(batch, head, row) + d]);
+        return sum;
+      };
+      for (std::size_t tensor = 0; tensor < 3; ++tensor) {
+        double expected = 0, size = 0;
+        for (std::int64_t row = 0; row < std::ssize(at[tensor]); ++row)
+          for (std::int64_t d = 0; d < problem.head_dim; ++d) {
+            const double term = references[tensor].row(batch, head, row)[d] * along[tensor][row][d];
+            expected += term;
+            size += std::abs(term);
+          }
+        constexpr double kStep = 1e-4;
+        const double difference = (loss(tensor, kStep) - loss(tensor, -kStep)) / (2 * kStep);
+        EXPECT_NEAR(difference, expected, 1e-5 * size + 1e-9) << kGradientNames[tensor];
+      }
+    }
+}
+
 TEST(Gradients, AgreeWithDifferencesOfTheForwardPassInRandomDirections) {
   for (const Distribution distribution :
-       {Distribution::normal, Distribution::ramp, Distribution::q_times_3, Distribution::equal_keys}) {
-    SCOPED_TRACE(to_string(distribution));
-    const Inputs inputs = inputs_with_gradients(kProblem, distribution);
-    const auto references = all_rows(inputs);
-    const Inputs directions = make_inputs(kProblem, Distribution::normal, Packing::separate, 99);
-    for (std::int64_t batch = 0; batch < kProblem.batch; ++batch)
-      for (std::int64_t head = 0; head < kProblem.heads; ++head) {
-        const auto tensors = [&](const Inputs& of) {
-          return std::array<Matrix, 3>{rows_of(of, &Inputs::Q_row, kProblem.seq_len, batch, head),
-                                       rows_of(of, &Inputs::K_row, kProblem.seq_len_kv, batch, head),
-                                       rows_of(of, &Inputs::V_row, kProblem.seq_len_kv, batch, head)};
-        };
-        const auto at = tensors(inputs), along = tensors(directions);
-        const auto loss = [&](std::size_t tensor, double step) {
-          auto moved = at;
-          for (std::size_t row = 0; row < moved[tensor].size(); ++row)
-            for (std::size_t d = 0; d < moved[tensor][row].size(); ++d)
-              moved[tensor][row][d] += step * along[tensor][row][d];
-          const Matrix O = attention(moved[0], moved[1], moved[2], inputs.scale());
-          double sum = 0;
-          for (std::int64_t row = 0; row < kProblem.seq_len; ++row)
-            for (std::int64_t d = 0; d < kProblem.head_dim; ++d)
-              sum +=
-                  O[row][d] *
-                  element_to_float(kProblem.dtype,
-                                   inputs.gradients->dO.data()[inputs.gradients->dO_layout.row(batch, head, row) + d]);
-          return sum;
-        };
-        for (std::size_t tensor = 0; tensor < 3; ++tensor) {
-          double expected = 0, size = 0;
-          for (std::int64_t row = 0; row < std::ssize(at[tensor]); ++row)
-            for (std::int64_t d = 0; d < kProblem.head_dim; ++d) {
-              const double term = references[tensor].row(batch, head, row)[d] * along[tensor][row][d];
-              expected += term;
-              size += std::abs(term);
-            }
-          constexpr double kStep = 1e-4;
-          const double difference = (loss(tensor, kStep) - loss(tensor, -kStep)) / (2 * kStep);
-          EXPECT_NEAR(difference, expected, 1e-5 * size + 1e-9) << kGradientNames[tensor];
-        }
-      }
-  }
+       {Distribution::normal, Distribution::ramp, Distribution::q_times_3, Distribution::equal_keys})
+    agree_with_differences(kProblem, distribution);
+}
+
+// Also where a query sees no key, and where a block of 64 keys or queries is hidden.
+TEST(Gradients, AgreeWithDifferencesUnderMasks) {
+  AttentionProblem problem = kProblem;
+  problem.causal = true;
+  agree_with_differences(problem, Distribution::normal);
+  problem.seq_len = 7;
+  problem.seq_len_kv = 4;
+  agree_with_differences(problem, Distribution::normal);
+  problem.heads = problem.batch = 1;
+  problem.seq_len = problem.seq_len_kv = 130;
+  agree_with_differences(problem, Distribution::normal);
+  problem.window_left = 3;
+  agree_with_differences(problem, Distribution::normal);
 }
 
 // What an exact kernel would store.

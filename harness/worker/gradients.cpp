@@ -72,8 +72,15 @@ struct Side {
   std::int64_t num_columns, head_dim;
   Dtype dtype;
   float scale;
-  Row a, b;  // of a row: Q and dO, or K and V
-  Row A, B;  // of a column: K and V, or Q and dO
+  Row a, b;                           // of a row: Q and dO, or K and V
+  Row A, B;                           // of a column: K and V, or Q and dO
+  std::span<const KeyRange> visible;  // of each query
+
+  bool is_visible(std::int64_t row, std::int64_t column) const {
+    const KeyRange& keys = visible[rows_are_queries ? row : column];
+    const std::int64_t key = rows_are_queries ? column : row;
+    return keys.begin <= key && key < keys.end;
+  }
 };
 
 // The gradients of some rows of a side, in one arithmetic: double for the reference, float for base.
@@ -103,6 +110,12 @@ GradientRows<T> gradients_of(const Side& side, std::span<const std::int64_t> row
   std::vector<T> P(kColumns), dS(kColumns);
   for (std::int64_t first = 0; first < side.num_columns; first += kColumns) {
     const std::int64_t columns = std::min(kColumns, side.num_columns - first);
+    const auto sees_a_column = [&](std::int64_t row) {
+      for (std::int64_t j = 0; j < columns; ++j)
+        if (side.is_visible(row, first + j)) return true;
+      return false;
+    };
+    if (std::ranges::none_of(rows, sees_a_column)) continue;
     for (std::int64_t j = 0; j < columns; ++j) {
       convert(side.A(first + j), &A[j * padded], 1);
       convert(side.B(first + j), &B[j * padded], 1);
@@ -118,6 +131,10 @@ GradientRows<T> gradients_of(const Side& side, std::span<const std::int64_t> row
         add_row_times_matrix(&dS[j], &b[r * padded], &B_transposed[j], head_dim, kColumns);
       }
       for (std::int64_t j = 0; j < columns; ++j) {
+        if (!side.is_visible(rows[r], first + j)) {
+          P[j] = dS[j] = 0;
+          continue;
+        }
         const std::int64_t query = side.rows_are_queries ? rows[r] : first + j;
         const T p = std::exp(P[j] * side.scale - L[query]);
         P[j] = round(p);
@@ -194,7 +211,10 @@ std::shared_ptr<const GradientInputs> make_gradient_inputs(const Inputs& inputs,
                                                            const std::filesystem::path& cache, const Progress& progress,
                                                            int threads) {
   const AttentionProblem& problem = inputs.problem;
-  if (!is_plain(problem)) throw std::logic_error("gradients are known only of plain problems");
+  AttentionProblem without_masks = problem;
+  without_masks.causal = false;
+  without_masks.window_left = without_masks.window_right = kNoWindow;
+  if (!is_plain(without_masks)) throw std::logic_error("of all extensions, gradients know only the masks");
   const std::int64_t heads = problem.heads, seq_len = problem.seq_len, head_dim = problem.head_dim;
   auto result = std::make_shared<GradientInputs>();
   result->O_layout = output_layout(problem);
@@ -269,6 +289,8 @@ std::array<Reference, 3> make_gradient_references(const Inputs& inputs, std::int
   const auto groups_of = [](const Reference& reference) { return (reference.rows.count() + kRows - 1) / kRows; };
   const std::int64_t groups_q = groups_of(dQ), groups = groups_q + groups_of(dK);
   std::vector<std::array<Largest, 3>> largest(problem.batch * heads * groups);
+  std::vector<KeyRange> visible;  // the same in each batch entry, since there are no lengths
+  for (std::int64_t query = 0; query < seq_len; ++query) visible.push_back(visible_keys(problem, 0, query));
   const auto compute = [&](std::int64_t work) {
     const std::int64_t batch = work / groups / heads, head = work / groups % heads, group = work % groups;
     const bool rows_are_queries = group < groups_q;
@@ -290,7 +312,8 @@ std::array<Reference, 3> make_gradient_references(const Inputs& inputs, std::int
                     .a = rows_are_queries ? Q_row : K_row,
                     .b = rows_are_queries ? dO_row : V_row,
                     .A = rows_are_queries ? K_row : Q_row,
-                    .B = rows_are_queries ? V_row : dO_row};
+                    .B = rows_are_queries ? V_row : dO_row,
+                    .visible = visible};
     const std::int64_t row_of_head = (batch * heads + head) * seq_len;
     const auto exact = gradients_of<double>(side, rows, &given.exact_log_sum_exp[row_of_head],
                                             &given.exact_D[row_of_head], [](double x) { return x; });

@@ -341,9 +341,9 @@ def backward(
     shape and the type of out. Every head of q has its own head of k and v, and each seq_len is a multiple of the
     kernel's tile; see configs(kernel).
 
-    kernel         a version of the backward track, "B07"; None is the newest one that the device runs, of those that
-                   are deterministic or of those that are not
-    causal         no version supports the causal mask yet
+    kernel         a version of the backward track, "B07"; None is the newest one that the device runs and that solves
+                   the problem, of those that are deterministic or of those that are not
+    causal         as in forward(); no deterministic version supports it
     deterministic  whether repeated calls have to return the same bits. Otherwise, several CTAs add to an element of dq
                    in any order, which is faster
 

@@ -156,10 +156,15 @@ def forward(
 
 @torch.library.custom_op("flash_ladder::attention", mutates_args=())
 def _attention(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, softmax_scale: float | None, deterministic: bool
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    softmax_scale: float | None,
+    causal: bool,
+    deterministic: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     del deterministic  # which every version that computes O is
-    out, lse = flash_ladder.forward(q, k, v, softmax_scale=softmax_scale, return_lse=True)
+    out, lse = flash_ladder.forward(q, k, v, softmax_scale=softmax_scale, causal=causal, return_lse=True)
     return out, lse
 
 
@@ -172,9 +177,12 @@ def _attention_backward(
     out: torch.Tensor,
     lse: torch.Tensor,
     softmax_scale: float | None,
+    causal: bool,
     deterministic: bool,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    return flash_ladder.backward(dout, q, k, v, out, lse, softmax_scale=softmax_scale, deterministic=deterministic)
+    return flash_ladder.backward(
+        dout, q, k, v, out, lse, softmax_scale=softmax_scale, causal=causal, deterministic=deterministic
+    )
 
 
 @_attention.register_fake
@@ -193,7 +201,7 @@ def _fake_attention_backward(
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.Tensor]) -> None:  # noqa: ANN401
-    q, k, v, ctx.softmax_scale, ctx.deterministic = inputs
+    q, k, v, ctx.softmax_scale, ctx.causal, ctx.deterministic = inputs
     ctx.save_for_backward(q, k, v, *output)
     ctx.mark_non_differentiable(output[1])
 
@@ -208,9 +216,9 @@ def _gradients(
     # What follows an operator may leave any strides, such as those of an expanded tensor.
     given = dout.contiguous()
     dq, dk, dv = torch.ops.flash_ladder.attention_backward(
-        given, q, k, v, out, lse, ctx.softmax_scale, ctx.deterministic
+        given, q, k, v, out, lse, ctx.softmax_scale, ctx.causal, ctx.deterministic
     )
-    return dq, dk, dv, None, None
+    return dq, dk, dv, None, None, None
 
 
 _attention.register_autograd(_gradients, setup_context=_keep)
@@ -222,6 +230,7 @@ def attention(
     v: torch.Tensor,
     *,
     softmax_scale: float | None = None,
+    causal: bool = False,
     deterministic: bool = False,
     return_lse: bool = False,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
@@ -229,11 +238,12 @@ def attention(
     choose the fastest versions for the problem, through operators that torch.compile keeps.
 
     q, k and v have shape [batch, seq_len, heads, head_dim], with as many heads of k and v as of q. Sizes are limited to
-    what flash_ladder.backward() solves: head_dim 128, and each seq_len a multiple of 64. If deterministic, gradients
-    are the same bits in each run. If return_lse, also returns the logarithm of the sum of exp(S) of each row, float32
-    [batch, heads, seq_len], through which no gradient flows.
+    what flash_ladder.backward() solves: head_dim 128, and each seq_len a multiple of 64. causal is the mask of
+    forward(). If deterministic, which excludes causal, gradients are the same bits in each run. If return_lse, also
+    returns the logarithm of the sum of exp(S) of each row, float32 [batch, heads, seq_len], through which no gradient
+    flows.
 
     Raises what flash_ladder.forward() raises, and in backward() what flash_ladder.backward() raises.
     """
-    out, lse = torch.ops.flash_ladder.attention(q, k, v, softmax_scale, deterministic)
+    out, lse = torch.ops.flash_ladder.attention(q, k, v, softmax_scale, causal, deterministic)
     return (out, lse) if return_lse else out
