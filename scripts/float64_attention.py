@@ -77,11 +77,14 @@ def gradients(
     dout: np.ndarray, q: np.ndarray, k: np.ndarray, v: np.ndarray, scale: float | None = None, causal: bool = False
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
     """dQ, dK and dV of a loss whose gradient with respect to attention_and_lse() is dout, by the formulas of Dao et al.
-    (FlashAttention, appendix B.2). As many heads of k and v as of q."""
+    (FlashAttention, appendix B.2). k and v may have fewer heads."""
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     dq, dk, dv = (np.zeros(x.shape, np.float64) for x in (q, k, v))
     for b, head in np.ndindex(q.shape[0], q.shape[2]):
-        of_dout, of_q, of_k, of_v = (np.asarray(x[b, :, head], np.float64) for x in (dout, q, k, v))
+        kv_head = head // (q.shape[2] // k.shape[2])
+        of_dout, of_q, of_k, of_v = (
+            np.asarray(x[b, :, h], np.float64) for x, h in ((dout, head), (q, head), (k, kv_head), (v, kv_head))
+        )
         s = scale * (of_q @ of_k.T)
         most = s.max(axis=1, keepdims=True)
         if causal:  # at a row that sees no key, p is 0
@@ -90,7 +93,9 @@ def gradients(
         p /= np.maximum(p.sum(axis=1, keepdims=True), np.finfo(np.float64).tiny)
         dp = of_dout @ of_v.T
         ds = p * (dp - (p * dp).sum(axis=1, keepdims=True))
-        dq[b, :, head], dk[b, :, head], dv[b, :, head] = scale * ds @ of_k, scale * ds.T @ of_q, p.T @ of_dout
+        dq[b, :, head] = scale * ds @ of_k
+        dk[b, :, kv_head] += scale * ds.T @ of_q
+        dv[b, :, kv_head] += p.T @ of_dout
     return dq, dk, dv
 
 

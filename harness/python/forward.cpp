@@ -307,9 +307,10 @@ const Version& newest_for(const Call& call, const AttentionProblem& problem, con
       solver = &version;
   }
   if (solver != nullptr) return *solver;
-  if (call.deterministic && not_deterministic != nullptr)
+  const std::vector<std::string> fields = asked_fields(problem, false);
+  if (call.deterministic && not_deterministic != nullptr && !fields.empty())
     throw UsageError(fmt::format("no deterministic version supports {}; leave deterministic out",
-                                 fmt::join(asked_fields(problem, false), " and ")));
+                                 fmt::join(fields, " and ")));
   if (newest == nullptr)
     throw UsageError(fmt::format("there is no {} version that {} runs", describe(call.kind).name, device.name));
   return *newest;

@@ -25,6 +25,8 @@ SCALE = 0.1
 EXACT_OUT, EXACT_LSE = attention_and_lse(Q, K, V, SCALE)
 OUT, LSE = EXACT_OUT.astype(np.float16), EXACT_LSE.astype(np.float32)
 
+GIVEN = {"dout": DOUT, "q": Q, "k": K, "v": V, "out": OUT, "lse": LSE}
+
 
 def assert_right(found: tuple[np.ndarray, ...], expected: tuple[np.ndarray, ...]) -> None:
     for got, wanted in zip(found, expected, strict=True):
@@ -38,16 +40,29 @@ def test_gradients(fl: ModuleType, kernel: str | None) -> None:
     assert_right(found, gradients(DOUT, Q, K, V, SCALE))
 
 
-@pytest.mark.parametrize("kernel", [None, "backward_causal"])
-@pytest.mark.parametrize(("queries", "keys"), [(128, 128), (64, 192), (192, 128)])
-def test_causal(fl: ModuleType, kernel: str | None, queries: int, keys: int) -> None:
-    """With as many queries as keys, with fewer, and with more, of which the first see no key."""
-    q, dout = normal(2, queries, 2, 128, seed=6), normal(2, queries, 2, 128, seed=7)
-    k, v = normal(2, keys, 2, 128, seed=8), normal(2, keys, 2, 128, seed=9)
-    out, lse = fl.forward(q, k, v, causal=True, return_lse=True)
-    found = fl.backward(dout, q, k, v, out, lse, causal=True, kernel=kernel)
-    assert_right(found, gradients(dout, q, k, v, causal=True))
-    assert not found[0][:, : max(queries - keys, 0)].any(), "a query without a key has no gradient"
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("kv_heads", [4, 2, 1])
+@pytest.mark.parametrize(("queries", "keys"), [(128, 128), (64, 192), (192, 128), (70, 65), (1, 100), (100, 50)])
+def test_other_problems(fl: ModuleType, queries: int, keys: int, kv_heads: int, causal: bool) -> None:
+    """With the mask, and more queries than keys, the first queries see no key."""
+    q, dout = normal(1, queries, 4, 128, seed=6), normal(1, queries, 4, 128, seed=7)
+    k, v = normal(1, keys, kv_heads, 128, seed=8), normal(1, keys, kv_heads, 128, seed=9)
+    out, lse = fl.forward(q, k, v, causal=causal, return_lse=True)
+    found = fl.backward(dout, q, k, v, out, lse, causal=causal)
+    assert_right(found, gradients(dout, q, k, v, causal=causal))
+    if causal:
+        assert not found[0][:, : max(queries - keys, 0)].any(), "a query without a key has no gradient"
+
+
+@pytest.mark.parametrize(("fields", "version"), [
+    ({}, "B07_prefetch"), ({"deterministic": True}, "B08_dq_apart"), ({"causal": True}, "backward_causal"),
+    ({"k": K[:, 1:], "v": V[:, 1:]}, "backward_any_length"),
+    ({"k": K[:, :, :1], "v": V[:, :, :1]}, "backward_grouped_heads"),
+])  # fmt: skip
+def test_the_version_that_is_chosen(fl: ModuleType, fields: dict[str, Any], version: str) -> None:
+    """It refuses a configuration that it does not have, by name."""
+    with pytest.raises(ValueError, match=version):
+        fl.backward(**(GIVEN | fields), config="1x1")
 
 
 def test_deterministic(fl: ModuleType) -> None:
@@ -65,15 +80,19 @@ def test_gradients_of_what_forward_returns(fl: ModuleType) -> None:
     assert_right(fl.backward(dout, q, k, v, out, lse), gradients(dout, q, k, v))
 
 
-GIVEN = {"dout": DOUT, "q": Q, "k": K, "v": V, "out": OUT, "lse": LSE}
 REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "dout's shape": ({"dout": DOUT[:, :64]}, ValueError, "dout has shape (2, 64, 2, 128); it must be that of q"),
     "dout's type": ({"dout": DOUT.astype(np.float32)}, TypeError, "dout has dtype float32"),
     "dout's stride": ({"dout": DOUT[:, :, :, ::-1]}, ValueError, "dout has stride -1 in its last dimension"),
     "lse's shape": ({"lse": LSE[:, :, :64]}, ValueError, "lse has shape (2, 2, 64); it must be [batch, heads, "),
     "lse's type": ({"lse": LSE.astype(np.float16)}, TypeError, "lse has dtype float16; it must be float32"),
-    "a part of a tile": ({"k": K[:, :63], "v": V[:, :63]}, ValueError, "63 is not a multiple of 64"),
-    "grouped heads": ({"k": K[:, :, :1], "v": V[:, :, :1]}, ValueError, "k.shape[2]"),
+    "a part of a tile": ({"k": K[:, :63], "v": V[:, :63], "kernel": "B07"}, ValueError, "63 is not a multiple of 64"),
+    "a part of a tile, deterministic": (
+        {"k": K[:, :63], "v": V[:, :63], "deterministic": True},
+        ValueError,
+        "63 is not a multiple of 64, the keys of a tile of B08_dq_apart",
+    ),
+    "grouped heads": ({"k": K[:, :, :1], "v": V[:, :, :1], "kernel": "B07"}, ValueError, "k.shape[2]"),
     "causal": ({"causal": True, "kernel": "B07"}, ValueError, "causal=True is not supported by B07_prefetch"),
     "causal and deterministic": (
         {"causal": True, "deterministic": True},

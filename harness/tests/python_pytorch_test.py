@@ -120,12 +120,13 @@ def expected_gradients(
 ) -> list[torch.Tensor]:
     """By PyTorch's own formulas, in float64."""
     q, k, v = (x.double().requires_grad_() for x in arrays)
-    scores = torch.einsum("bihd,bjhd->bhij", q, k) * scale
+    of_k, of_v = (x.repeat_interleave(q.shape[2] // x.shape[2], dim=2) for x in (k, v))
+    scores = torch.einsum("bihd,bjhd->bhij", q, of_k) * scale
     if causal:
         visible = torch.ones(scores.shape[2:], dtype=torch.bool, device=scores.device)
         scores = scores.masked_fill(~visible.tril(k.shape[1] - q.shape[1]), -torch.inf)
     weights = torch.softmax(scores, dim=-1)
-    torch.einsum("bhij,bjhd->bihd", weights, v).backward(dout.double())
+    torch.einsum("bhij,bjhd->bihd", weights, of_v).backward(dout.double())
     return [x.grad for x in (q, k, v)]
 
 
@@ -158,14 +159,17 @@ def test_a_gradient_of_any_strides(operator: Callable[..., Any]) -> None:
         assert (x.grad.double() - expected).abs().max() < 4e-3 * max(expected.abs().max(), 1)
 
 
-def test_causal_attention(operator: Callable[..., Any]) -> None:
+@pytest.mark.parametrize("of_tokens", [slice(None), slice(11, 60)])
+def test_causal_attention_with_shared_heads(operator: Callable[..., Any], of_tokens: slice) -> None:
     del operator
     from flash_ladder.pytorch import attention
 
-    arrays = [x.clone().requires_grad_() for x in WHOLE_TILES]
-    dout = normal(2, 64, 3, 128, seed=6)
+    q, k, v = WHOLE_TILES
+    given = [q[:, of_tokens], k[:, of_tokens, :1], v[:, of_tokens, :1]]
+    arrays = [x.clone().requires_grad_() for x in given]
+    dout = normal(*given[0].shape, seed=6)
     attention(*arrays, causal=True).backward(dout)
-    for x, expected in zip(arrays, expected_gradients(dout, *WHOLE_TILES, causal=True), strict=True):
+    for x, expected in zip(arrays, expected_gradients(dout, *given, causal=True), strict=True):
         assert (x.grad.double() - expected).abs().max() < 4e-3 * expected.abs().max()
 
 
@@ -175,11 +179,11 @@ def test_opcheck_of_attention(operator: Callable[..., Any]) -> None:
     torch.library.opcheck(torch.ops.flash_ladder.attention.default, (*arrays, 0.1, True, False))
 
 
-def test_gradients_of_other_sizes_are_refused(operator: Callable[..., Any]) -> None:
+def test_deterministic_gradients_of_other_sizes_are_refused(operator: Callable[..., Any]) -> None:
     del operator
     from flash_ladder.pytorch import attention
 
-    out = attention(*(x.clone().requires_grad_() for x in (Q, Q, Q)))
+    out = attention(*(x.clone().requires_grad_() for x in (Q, Q, Q)), deterministic=True)
     with pytest.raises(ValueError, match=r"seq_len\) 40 is not a multiple of 64"):
         out.sum().backward()
 

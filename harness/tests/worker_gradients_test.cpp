@@ -135,12 +135,18 @@ void agree_with_differences(const AttentionProblem& problem, Distribution distri
   const Inputs inputs = inputs_with_gradients(problem, distribution);
   const auto references = all_rows(inputs);
   const Inputs directions = make_inputs(problem, Distribution::normal, Packing::separate, 99);
+  const std::int64_t sharing = problem.heads / num_kv_heads(problem);
   for (std::int64_t batch = 0; batch < problem.batch; ++batch)
-    for (std::int64_t head = 0; head < problem.heads; ++head) {
+    for (std::int64_t kv_head = 0; kv_head < num_kv_heads(problem); ++kv_head) {
+      // K and V, and then Q of each head that reads them.
       const auto tensors = [&](const Inputs& of) {
-        return std::array<Matrix, 3>{rows_of(of, &Inputs::Q_row, problem.seq_len, batch, head),
-                                     rows_of(of, &Inputs::K_row, problem.seq_len_kv, batch, head),
-                                     rows_of(of, &Inputs::V_row, problem.seq_len_kv, batch, head)};
+        std::vector<Matrix> found{
+            rows_of(of, &Inputs::K_row, problem.seq_len_kv, batch, kv_head * sharing),
+            rows_of(of, &Inputs::V_row, problem.seq_len_kv, batch, kv_head * sharing),
+        };
+        for (std::int64_t i = 0; i < sharing; ++i)
+          found.push_back(rows_of(of, &Inputs::Q_row, problem.seq_len, batch, kv_head * sharing + i));
+        return found;
       };
       const auto at = tensors(inputs), along = tensors(directions);
       const auto loss = [&](std::size_t tensor, double step) {
@@ -148,26 +154,31 @@ void agree_with_differences(const AttentionProblem& problem, Distribution distri
         for (std::size_t row = 0; row < moved[tensor].size(); ++row)
           for (std::size_t d = 0; d < moved[tensor][row].size(); ++d)
             moved[tensor][row][d] += step * along[tensor][row][d];
-        const Matrix O = attention(problem, moved[0], moved[1], moved[2], inputs.scale());
         double sum = 0;
-        for (std::int64_t row = 0; row < problem.seq_len; ++row)
-          for (std::int64_t d = 0; d < problem.head_dim; ++d)
-            sum += O[row][d] *
-                   element_to_float(problem.dtype,
-                                    inputs.gradients->dO.data()[inputs.gradients->dO_layout.row(batch, head, row) + d]);
+        for (std::int64_t i = 0; i < sharing; ++i) {
+          const Matrix O = attention(problem, moved[2 + i], moved[0], moved[1], inputs.scale());
+          for (std::int64_t row = 0; row < problem.seq_len; ++row) {
+            const std::int64_t of_dO = inputs.gradients->dO_layout.row(batch, kv_head * sharing + i, row);
+            for (std::int64_t d = 0; d < problem.head_dim; ++d)
+              sum += O[row][d] * element_to_float(problem.dtype, inputs.gradients->dO.data()[of_dO + d]);
+          }
+        }
         return sum;
       };
-      for (std::size_t tensor = 0; tensor < 3; ++tensor) {
+      for (std::size_t tensor = 0; tensor < at.size(); ++tensor) {
+        const bool is_query = tensor >= 2;
+        const Reference& reference = references[is_query ? 0 : tensor + 1];
+        const std::int64_t head = is_query ? kv_head * sharing + static_cast<std::int64_t>(tensor) - 2 : kv_head;
         double expected = 0, size = 0;
         for (std::int64_t row = 0; row < std::ssize(at[tensor]); ++row)
           for (std::int64_t d = 0; d < problem.head_dim; ++d) {
-            const double term = references[tensor].row(batch, head, row)[d] * along[tensor][row][d];
+            const double term = reference.row(batch, head, row)[d] * along[tensor][row][d];
             expected += term;
             size += std::abs(term);
           }
         constexpr double kStep = 1e-4;
         const double difference = (loss(tensor, kStep) - loss(tensor, -kStep)) / (2 * kStep);
-        EXPECT_NEAR(difference, expected, 1e-5 * size + 1e-9) << kGradientNames[tensor];
+        EXPECT_NEAR(difference, expected, 1e-5 * size + 1e-9) << "tensor " << tensor;
       }
     }
 }
@@ -176,6 +187,16 @@ TEST(Gradients, AgreeWithDifferencesOfTheForwardPassInRandomDirections) {
   for (const Distribution distribution :
        {Distribution::normal, Distribution::ramp, Distribution::q_times_3, Distribution::equal_keys})
     agree_with_differences(kProblem, distribution);
+}
+
+TEST(Gradients, AgreeWithDifferencesWhereHeadsShareKAndV) {
+  AttentionProblem problem = kProblem;
+  problem.heads = 6;
+  problem.kv_heads = 2;
+  agree_with_differences(problem, Distribution::normal);
+  problem.kv_heads = 1;
+  problem.causal = true;
+  agree_with_differences(problem, Distribution::normal);
 }
 
 // Also where a query sees no key, and where a block of 64 keys or queries is hidden.

@@ -83,16 +83,19 @@ struct Side {
   }
 };
 
-// The gradients of some rows of a side, in one arithmetic: double for the reference, float for base.
+// The gradients of some rows of a side, in one arithmetic: double for the reference, float for base. dQ and dK are not yet
+// multiplied by the scale.
 template <typename T>
 struct GradientRows {
+  explicit GradientRows(std::int64_t size) : of_a(size), of_b(size) {}
+
   std::vector<T> of_a, of_b;  // [rows][padded head_dim]: dQ and nothing, or dK and dV
 };
 
-// L and D are those of the queries, and `round` rounds P and dS.
+// Adds those of one head. L and D are those of the queries, and `round` rounds P and dS.
 template <typename T, typename Round>
-GradientRows<T> gradients_of(const Side& side, std::span<const std::int64_t> rows, const T* L, const T* D,
-                             const Round& round) {
+void add_gradients(GradientRows<T>& sum, const Side& side, std::span<const std::int64_t> rows, const T* L, const T* D,
+                   const Round& round) {
   const std::int64_t count = std::ssize(rows), head_dim = side.head_dim, padded = padded_dim(head_dim);
   std::vector<float> converted(head_dim);
   const auto convert = [&](const std::uint16_t* bits, T* to, std::int64_t stride) {
@@ -104,7 +107,6 @@ GradientRows<T> gradients_of(const Side& side, std::span<const std::int64_t> row
     convert(side.a(rows[r]), &a[r * padded], 1);
     convert(side.b(rows[r]), &b[r * padded], 1);
   }
-  GradientRows<T> result{.of_a = std::vector<T>(count * padded), .of_b = std::vector<T>(count * padded)};
   std::vector<T> A(kColumns * padded), B(kColumns * padded), A_transposed(padded * kColumns),
       B_transposed(padded * kColumns);
   std::vector<T> P(kColumns), dS(kColumns);
@@ -141,14 +143,11 @@ GradientRows<T> gradients_of(const Side& side, std::span<const std::int64_t> row
         dS[j] = round(p * (dS[j] - D[query]));
       }
       for (std::int64_t d = 0; d < padded; d += kRowTimesMatrixWidth) {
-        add_row_times_matrix(&result.of_a[r * padded + d], dS.data(), &A[d], columns, padded);
-        if (!side.rows_are_queries)
-          add_row_times_matrix(&result.of_b[r * padded + d], P.data(), &B[d], columns, padded);
+        add_row_times_matrix(&sum.of_a[r * padded + d], dS.data(), &A[d], columns, padded);
+        if (!side.rows_are_queries) add_row_times_matrix(&sum.of_b[r * padded + d], P.data(), &B[d], columns, padded);
       }
     }
   }
-  for (T& x : result.of_a) x *= side.scale;
-  return result;
 }
 
 // A reference whose rows are not computed yet.
@@ -211,10 +210,11 @@ std::shared_ptr<const GradientInputs> make_gradient_inputs(const Inputs& inputs,
                                                            const std::filesystem::path& cache, const Progress& progress,
                                                            int threads) {
   const AttentionProblem& problem = inputs.problem;
-  AttentionProblem without_masks = problem;
-  without_masks.causal = false;
-  without_masks.window_left = without_masks.window_right = kNoWindow;
-  if (!is_plain(without_masks)) throw std::logic_error("of all extensions, gradients know only the masks");
+  AttentionProblem others = problem;
+  others.causal = false;
+  others.window_left = others.window_right = kNoWindow;
+  others.kv_heads = 0;
+  if (!is_plain(others)) throw std::logic_error("of all extensions, gradients know only masks and kv_heads");
   const std::int64_t heads = problem.heads, seq_len = problem.seq_len, head_dim = problem.head_dim;
   auto result = std::make_shared<GradientInputs>();
   result->O_layout = output_layout(problem);
@@ -274,10 +274,13 @@ std::array<Reference, 3> make_gradient_references(const Inputs& inputs, std::int
                                                   int threads) {
   const AttentionProblem& problem = inputs.problem;
   const GradientInputs& given = *inputs.gradients;
-  const std::int64_t heads = problem.heads, seq_len = problem.seq_len, head_dim = problem.head_dim;
+  const std::int64_t heads = problem.heads, kv_heads = num_kv_heads(problem), seq_len = problem.seq_len;
+  AttentionProblem of_keys = problem;
+  of_keys.heads = kv_heads;
+  of_keys.kv_heads = 0;
   std::array<Reference, 3> references{empty_reference(problem, seq_len, row_tile, seed),
-                                      empty_reference(problem, problem.seq_len_kv, row_tile, seed),
-                                      empty_reference(problem, problem.seq_len_kv, row_tile, seed)};
+                                      empty_reference(of_keys, problem.seq_len_kv, row_tile, seed),
+                                      empty_reference(of_keys, problem.seq_len_kv, row_tile, seed)};
   Reference &dQ = references[0], &dK = references[1], &dV = references[2];
   std::vector<std::span<std::byte>> cached;
   for (Reference& reference : references)
@@ -286,27 +289,20 @@ std::array<Reference, 3> make_gradient_references(const Inputs& inputs, std::int
   if (read_cached(cache, cached)) return references;
 
   const std::vector<float> base_D = make_base_D(problem, given, threads);
-  const auto groups_of = [](const Reference& reference) { return (reference.rows.count() + kRows - 1) / kRows; };
-  const std::int64_t groups_q = groups_of(dQ), groups = groups_q + groups_of(dK);
-  std::vector<std::array<Largest, 3>> largest(problem.batch * heads * groups);
   std::vector<KeyRange> visible;  // the same in each batch entry, since there are no lengths
   for (std::int64_t query = 0; query < seq_len; ++query) visible.push_back(visible_keys(problem, 0, query));
-  const auto compute = [&](std::int64_t work) {
-    const std::int64_t batch = work / groups / heads, head = work / groups % heads, group = work % groups;
-    const bool rows_are_queries = group < groups_q;
-    const RowSelection& selection = rows_are_queries ? dQ.rows : dK.rows;
-    const std::int64_t first = (rows_are_queries ? group : group - groups_q) * kRows;
-    std::vector<std::int64_t> rows;
-    for (std::int64_t index = first; index < std::min(first + kRows, selection.count()); ++index)
-      rows.push_back(selection.row(batch, head, index));
 
+  // Of a head of Q.
+  const auto add_head = [&](bool rows_are_queries, std::int64_t batch, std::int64_t head,
+                            std::span<const std::int64_t> rows, GradientRows<double>& exact,
+                            GradientRows<float>& base) {
     const Row Q_row = [&](std::int64_t row) { return inputs.Q_row(batch, head, row); };
     const Row K_row = [&](std::int64_t row) { return inputs.K_row(batch, head, row); };
     const Row V_row = [&](std::int64_t row) { return inputs.V_row(batch, head, row); };
     const Row dO_row = [&](std::int64_t row) { return given.dO.data() + given.dO_layout.row(batch, head, row); };
     const Side side{.rows_are_queries = rows_are_queries,
                     .num_columns = rows_are_queries ? problem.seq_len_kv : seq_len,
-                    .head_dim = head_dim,
+                    .head_dim = problem.head_dim,
                     .dtype = problem.dtype,
                     .scale = inputs.scale(),
                     .a = rows_are_queries ? Q_row : K_row,
@@ -315,30 +311,59 @@ std::array<Reference, 3> make_gradient_references(const Inputs& inputs, std::int
                     .B = rows_are_queries ? V_row : dO_row,
                     .visible = visible};
     const std::int64_t row_of_head = (batch * heads + head) * seq_len;
-    const auto exact = gradients_of<double>(side, rows, &given.exact_log_sum_exp[row_of_head],
-                                            &given.exact_D[row_of_head], [](double x) { return x; });
-    const auto base = gradients_of<float>(
-        side, rows, &given.log_sum_exp[row_of_head], &base_D[row_of_head],
-        [&](float x) { return element_to_float(problem.dtype, element_from_float(problem.dtype, x)); });
-    const std::int64_t count = std::ssize(rows);
+    add_gradients<double>(exact, side, rows, &given.exact_log_sum_exp[row_of_head], &given.exact_D[row_of_head],
+                          [](double x) { return x; });
+    add_gradients<float>(base, side, rows, &given.log_sum_exp[row_of_head], &base_D[row_of_head], [&](float x) {
+      return element_to_float(problem.dtype, element_from_float(problem.dtype, x));
+    });
+  };
+
+  // Work is a group of rows of dQ, or of dK and dV; those are sums over the heads of Q that share a head of K and V.
+  const auto groups_of = [](const Reference& reference) { return (reference.rows.count() + kRows - 1) / kRows; };
+  const std::int64_t work_of_dQ = problem.batch * heads * groups_of(dQ);
+  const std::int64_t all_work = work_of_dQ + problem.batch * kv_heads * groups_of(dK);
+  std::vector<std::array<Largest, 2>> largest(all_work);  // of dQ alone, or of dK and dV
+  const auto compute = [&](std::int64_t work) {
+    const bool rows_are_queries = work < work_of_dQ;
+    const Reference& reference = rows_are_queries ? dQ : dK;
+    const std::int64_t groups = groups_of(reference), index = rows_are_queries ? work : work - work_of_dQ;
+    const std::int64_t batch = index / groups / reference.problem.heads,
+                       head = index / groups % reference.problem.heads, first = index % groups * kRows;
+    std::vector<std::int64_t> rows;
+    for (std::int64_t i = first; i < std::min(first + kRows, reference.rows.count()); ++i)
+      rows.push_back(reference.rows.row(batch, head, i));
+
+    const std::int64_t count = std::ssize(rows), size = count * padded_dim(problem.head_dim);
+    GradientRows<double> exact(size);
+    GradientRows<float> base(size);
+    const std::int64_t sharing = rows_are_queries ? 1 : heads / kv_heads;
+    for (std::int64_t i = 0; i < sharing; ++i) add_head(rows_are_queries, batch, head * sharing + i, rows, exact, base);
+    for (double& x : exact.of_a) x *= inputs.scale();
+    for (float& x : base.of_a) x *= inputs.scale();
     if (rows_are_queries) {
       largest[work][0] = keep(dQ, batch, head, first, count, exact.of_a, base.of_a);
     } else {
-      largest[work][1] = keep(dK, batch, head, first, count, exact.of_a, base.of_a);
-      largest[work][2] = keep(dV, batch, head, first, count, exact.of_b, base.of_b);
+      largest[work][0] = keep(dK, batch, head, first, count, exact.of_a, base.of_a);
+      largest[work][1] = keep(dV, batch, head, first, count, exact.of_b, base.of_b);
     }
   };
-  parallel_for(problem.batch * heads * groups, compute, progress, threads);
+  parallel_for(all_work, compute, progress, threads);
 
-  for (std::int64_t i = 0; i < problem.batch * heads; ++i)
-    for (std::size_t tensor = 0; tensor < references.size(); ++tensor) {
+  const auto set_bounds = [&](Reference& reference, std::int64_t first_work, std::size_t which) {
+    const std::int64_t groups = groups_of(reference);
+    for (std::int64_t i = 0; i < std::ssize(reference.bound); ++i) {
       Largest all;
       for (std::int64_t group = 0; group < groups; ++group) {
-        all.error = std::max(all.error, largest[i * groups + group][tensor].error);
-        all.gradient = std::max(all.gradient, largest[i * groups + group][tensor].gradient);
+        const Largest& one = largest[first_work + i * groups + group][which];
+        all.error = std::max(all.error, one.error);
+        all.gradient = std::max(all.gradient, one.gradient);
       }
-      references[tensor].bound[i] = 2 * all.error + ulp(problem.dtype, all.gradient);
+      reference.bound[i] = 2 * all.error + ulp(problem.dtype, all.gradient);
     }
+  };
+  set_bounds(dQ, 0, 0);
+  set_bounds(dK, work_of_dQ, 0);
+  set_bounds(dV, work_of_dQ, 1);
   write_cached(cache, std::vector<std::span<const std::byte>>(cached.begin(), cached.end()));
   return references;
 }

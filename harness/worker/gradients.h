@@ -36,8 +36,8 @@ struct GradientInputs {
 
 /// The inputs of a backward problem whose Q, K and V are `inputs`. If they have gaps, dO has the layout
 /// [batch, heads, seq_len, head_dim], so that no other tensor has its strides. Throws std::logic_error for a problem with
-/// other extensions than masks. `cache` is a file that keeps O, L and D, and is read instead if it exists; empty: none.
-/// Work: 2 · head_dim multiplications per score, in float64.
+/// other extensions than masks and kv_heads. `cache` is a file that keeps O, L and D, and is read instead if it exists; empty:
+/// none. Work: 2 · head_dim multiplications per score, in float64.
 std::shared_ptr<const GradientInputs> make_gradient_inputs(const Inputs& inputs, Packing packing,
                                                            OutputGradient output_gradient, std::uint64_t seed,
                                                            const std::filesystem::path& cache = {},
@@ -51,7 +51,8 @@ std::optional<std::string> find_changed_input(const GradientInputs& before, cons
 /// dQ, dK and dV in float64, by the formulas of common/gradients.h, for selected rows of each. `problem.seq_len` of a Reference
 /// is the number of its tensor's rows. The bound is 2 · max|base - gradient| + one ulp of the type at max|gradient|,
 /// per (batch, head), where base is in fp32, takes D from dO and the rounded O, rounds P and dS to the input type before
-/// they are multiplied, and rounds the result. Where a query does not see a key, P and dS are 0. Neither has a log-sum-exp. `cache` is as for make_gradient_inputs(). Work:
+/// they are multiplied, and rounds the result. Where a query does not see a key, P and dS are 0. dK and dV have kv_heads heads,
+/// and are sums over the heads of Q that share one. Neither has a log-sum-exp. `cache` is as for make_gradient_inputs(). Work:
 /// 7 · head_dim multiplications per selected row and row of the other kind, in float64 and in fp32.
 std::array<Reference, 3> make_gradient_references(const Inputs& inputs, std::int64_t row_tile, std::uint64_t seed,
                                                   const std::filesystem::path& cache = {},

@@ -338,14 +338,14 @@ def backward(
     """The gradients of a loss with respect to q, k and v, given dout, its gradient with respect to out.
 
     q, k, v and softmax_scale are those of forward(), and out and lse its results with return_lse=True. dout has the
-    shape and the type of out. Every head of q has its own head of k and v, and each seq_len is a multiple of the
-    kernel's tile; see configs(kernel).
+    shape and the type of out. If k and v have fewer heads than q, dk and dv are sums over the heads that share one.
 
     kernel         a version of the backward track, "B07"; None is the newest one that the device runs and that solves
                    the problem, of those that are deterministic or of those that are not
     causal         as in forward(); no deterministic version supports it
     deterministic  whether repeated calls have to return the same bits. Otherwise, several CTAs add to an element of dq
-                   in any order, which is faster
+                   in any order, which is faster. With it, every head of q needs its own head of k and v, and each
+                   seq_len a multiple of 64
 
     Returns (dq, dk, dv), of the shapes and the type of q, k and v.
 

@@ -237,11 +237,10 @@ def attention(
     """softmax(softmax_scale · q kᵀ) v with gradients: calls flash_ladder.forward() and flash_ladder.backward(), which
     choose the fastest versions for the problem, through operators that torch.compile keeps.
 
-    q, k and v have shape [batch, seq_len, heads, head_dim], with as many heads of k and v as of q. Sizes are limited to
-    what flash_ladder.backward() solves: head_dim 128, and each seq_len a multiple of 64. causal is the mask of
-    forward(). If deterministic, which excludes causal, gradients are the same bits in each run. If return_lse, also
-    returns the logarithm of the sum of exp(S) of each row, float32 [batch, heads, seq_len], through which no gradient
-    flows.
+    q, k and v have shape [batch, seq_len, heads, head_dim] with a head_dim of 128. k and v may have fewer heads than q.
+    causal is the mask of forward(). If deterministic, gradients are the same bits in each run; this excludes causal and
+    fewer heads, and needs a seq_len that is a multiple of 64. If return_lse, also returns the logarithm of the sum of
+    exp(S) of each row, float32 [batch, heads, seq_len], through which no gradient flows.
 
     Raises what flash_ladder.forward() raises, and in backward() what flash_ladder.backward() raises.
     """
