@@ -309,8 +309,8 @@ const Version& newest_for(const Call& call, const AttentionProblem& problem, con
   if (solver != nullptr) return *solver;
   const std::vector<std::string> fields = asked_fields(problem, false);
   if (call.deterministic && not_deterministic != nullptr && !fields.empty())
-    throw UsageError(fmt::format("no deterministic version supports {}; leave deterministic out",
-                                 fmt::join(fields, " and ")));
+    throw UsageError(
+        fmt::format("no deterministic version supports {}; leave deterministic out", fmt::join(fields, " and ")));
   if (newest == nullptr)
     throw UsageError(fmt::format("there is no {} version that {} runs", describe(call.kind).name, device.name));
   return *newest;
