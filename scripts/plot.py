@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Draws the ladder from profiles/: docs/figures/ladder.svg, docs/figures/seq_len.svg, and, once it is recorded, the
-table of other data: docs/figures/by_data.svg.
+"""Draws the ladder from profiles/: docs/figures/ladder.svg, docs/figures/seq_len.svg, and, once they are recorded, the
+table of other data, docs/figures/by_data.svg, and the losses of scripts/train_gpt.py, docs/figures/training.svg.
 
 The metadata of each figure contains a hash of its data and of this script, so that scripts/update_docs.py --check can
 tell whether it is out of date without drawing it again.
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ladder import ROOT, check_writable, write_whole
-from profile_data import Cell, Device, ProfileError, Shape, devices, load_device, three_digits
+from profile_data import Cell, Device, ProfileError, Shape, devices, load_device, load_training, three_digits
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -102,6 +102,14 @@ def plots(device: Device, shape: Shape) -> list[Plot]:
             "peers": [[name, [of.get(c) for c in cells]] for name, of in device.by_data.peers.items()],
         }
         found.append(Plot("by_data", by_data, _draw_by_data))
+    if training := load_training(device.folder):
+        names = {"ladder": "the ladder", "sdpa": "PyTorch", "standard": "PyTorch, storing all scores"}
+        losses = {
+            "title": f"Loss of a GPT, {training['model']['parameters'] / 1e6:.0f} million parameters, {device.name}",
+            "steps_per_loss": training["steps_per_loss"],
+            "runs": [[names[run["name"]], run["losses"]] for run in training["runs"]],
+        }
+        found.append(Plot("training", losses, _draw_training))
     return found
 
 
@@ -258,13 +266,29 @@ def _draw_by_data(data: dict[str, Any]) -> Figure:
     return figure
 
 
+def _draw_training(data: dict[str, Any]) -> Figure:
+    """A line for each run. The first is wide, so that one that covers it can be seen to."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 4), layout="constrained")
+    axes = figure.add_subplot()
+    _style(axes, "loss, nats per character")
+    axes.set_title(data["title"], loc="left", fontsize=10)
+    axes.set_xlabel("step")
+    for i, (name, losses) in enumerate(data["runs"]):
+        steps = [data["steps_per_loss"] * (block + 1) for block in range(len(losses))]
+        axes.plot(steps, losses, color=(AMBER, BLUE, RED)[i % 3], linewidth=3 if i == 0 else 1, label=name)
+    axes.legend(frameon=False)
+    return figure
+
+
 def _fastest_first(rows: list[list[Any]]) -> list[list[Any]]:
     """In order of their first figures."""
     return sorted(rows, key=lambda row: -(row[1][0] or 0.0))
 
 
-def _style(axes: Axes) -> None:
-    axes.set_ylabel("TFLOP/s")
+def _style(axes: Axes, what: str = "TFLOP/s") -> None:
+    axes.set_ylabel(what)
     axes.grid(axis="y", color="#dddddd", linewidth=0.6)
     axes.set_axisbelow(True)
     axes.spines["right"].set_visible(False)

@@ -298,6 +298,11 @@ def load_models(device: str) -> dict[str, Any] | None:
     return _load(device, "models")
 
 
+def load_training(device: str) -> dict[str, Any] | None:
+    """The same of training.json."""
+    return _load(device, "training")
+
+
 def is_of_present_code(document: dict[str, Any]) -> bool:
     """Whether these versions still have the code that a file recorded: that of the virtual GPU's profiles, which a test
     keeps up to date."""

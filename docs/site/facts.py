@@ -39,6 +39,7 @@ from profile_data import (  # noqa: E402
     Speeds,
     load_device,
     load_fp8_error,
+    load_training,
     three_digits,
 )
 from roles import RoleTrace  # noqa: E402
@@ -467,6 +468,21 @@ class Facts:
         if ProblemCell(problem, seq_len) not in measured:
             raise NotRecordedError(f"{name} has no TFLOP/s for the problem {problem} at seq_len {seq_len}")
         return measured[ProblemCell(problem, seq_len)]
+
+    def training(self, *path: str) -> float:
+        """A number of training.json: training('model', 'parameters'), and of a run, training('ladder', 'tokens_per_s')
+        or training('ladder', 'steps')."""
+        document = load_training(DEVICE)
+        if document is None:
+            raise NotRecordedError("scripts/train_gpt.py has not been recorded")
+        block = document["steps_per_loss"]
+        found: Any = document | {run["name"]: run | {"steps": block * len(run["losses"])} for run in document["runs"]}
+        written = document["written"]
+        same = written["characters"] if written["first_difference"] is None else written["first_difference"]["at"]
+        found["written"] = written | {"same": same}  # the first characters of both texts
+        for name in path:
+            found = found[name]
+        return found
 
     # For e4m3, from scripts/peers --dtype e4m3: never shown beside figures for 16 bits.
 

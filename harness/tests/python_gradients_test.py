@@ -60,9 +60,7 @@ def test_other_problems(fl: ModuleType, queries: int, keys: int, kv_heads: int, 
     ({"k": K[:, :, :1], "v": V[:, :, :1]}, "backward_grouped_heads"),
 ])  # fmt: skip
 def test_the_version_that_is_chosen(fl: ModuleType, fields: dict[str, Any], version: str) -> None:
-    """It refuses a configuration that it does not have, by name."""
-    with pytest.raises(ValueError, match=version):
-        fl.backward(**(GIVEN | fields), config="1x1")
+    assert fl.which_backward(**(GIVEN | fields)) == version
 
 
 def test_deterministic(fl: ModuleType) -> None:

@@ -28,7 +28,7 @@ raise SystemExit({status})
 """
 
 
-BY_SCRIPT = ("scripts/fp8_error.py", "scripts/peer_cases.py", "scripts/model_example.py")
+BY_SCRIPT = tuple(f"scripts/{name}.py" for name in ("fp8_error", "peer_cases", "model_example", "train_gpt"))
 
 
 class Sitting:
@@ -84,7 +84,9 @@ BY_DATA = "peers --data all"
 BY_PROBLEM = "peers --problem all"
 TABLES = [BY_DATA, BY_PROBLEM]
 FP8_ERROR = "fp8_error.py --seq-len 4096 --heads 4 --gpu --record"
-LAST = ("peer_cases.py --record", "model_example.py --record", "ncu_counters.py")
+DECODING = "peers --decoding all"
+PEER_CASES, MODELS, TRAINING = (f"{name}.py --record" for name in ("peer_cases", "model_example", "train_gpt"))
+LAST = (PEER_CASES, DECODING, MODELS, TRAINING, "ncu_counters.py")
 TUNING = [f"harness --tune 02 --seq-len {seq_len} --batch {batch}" for batch, seq_len in SHAPES]
 
 
@@ -102,8 +104,9 @@ def test_all_is_recorded(sitting: Sitting) -> None:
     done = sitting.run()
     assert done.returncode == 0, done.stderr
     assert sitting.ran() == [PROFILES, *TUNING, "peers --regime both", *TABLES, FP8_ERROR, *LAST]
-    steps = ("profiles", "tuning", "peers", "by_data", "by_problem", "fp8_error", "peer_cases", "models", "counters")
-    assert [line.split(",")[0] for line in done.stdout.splitlines()[-9:]] == [f"{step}: recorded" for step in steps]
+    steps = ("profiles", "tuning", "peers", "by_data", "by_problem", "fp8_error", "peer_cases", "decoding", "models",
+             "training", "counters")  # fmt: skip
+    assert [line.split(",")[0] for line in done.stdout.splitlines()[-11:]] == [f"{step}: recorded" for step in steps]
 
 
 def test_what_is_fresh_is_not_recorded_again(sitting: Sitting) -> None:
@@ -114,7 +117,8 @@ def test_what_is_fresh_is_not_recorded_again(sitting: Sitting) -> None:
     sitting.write("peers.json", {"regimes": {"sustained": regime(1), "interleaved": regime(30)}})
     sitting.write("peers_by_data.json", regime(1))
     sitting.write("peers_by_problem.json", regime(1))
-    for name in ("fp8_error", "peer_cases", "models"):
+    sitting.write("peers_decoding.json", regime(1))
+    for name in ("fp8_error", "peer_cases", "models", "training"):
         sitting.write(f"{name}.json", {"code_hash": {"01": HASHES["01_naive"]}, "date": ago(1)})
     sitting.write("causal.json", {"code_hash": "sha256:3", "date": ago(1)})
     sitting.write("ncu.json", {"code_hash": HASHES | {"causal": "sha256:3"}, "date": ago(1)})
@@ -126,29 +130,35 @@ def test_what_is_fresh_is_not_recorded_again(sitting: Sitting) -> None:
     assert sitting.ran() == [PROFILES, *TUNING, "peers --regime both", *TABLES, FP8_ERROR, *LAST]
 
 
-@pytest.mark.parametrize(("kind", "command"), [("data", BY_DATA), ("problem", BY_PROBLEM)])
-def test_a_table_is_recorded_again_when_it_is_old_or_of_other_code(sitting: Sitting, kind: str, command: str) -> None:
+OF_PEERS = [("by_data", BY_DATA), ("by_problem", BY_PROBLEM), ("decoding", DECODING)]
+
+
+@pytest.mark.parametrize(("step", "command"), OF_PEERS)
+def test_a_table_is_recorded_again_when_it_is_old_or_of_other_code(sitting: Sitting, step: str, command: str) -> None:
     for found in (regime(30), regime(1, "sha256:" + "0" * 64)):
-        sitting.write(f"peers_by_{kind}.json", found)
-        assert sitting.run("--only", f"by_{kind}").returncode == 0
+        sitting.write(f"peers_{step}.json", found)
+        assert sitting.run("--only", step).returncode == 0
         assert sitting.ran() == [command]
-    sitting.write(f"peers_by_{kind}.json", regime(1))
-    assert sitting.run("--only", f"by_{kind}").returncode == 0 and sitting.ran() == []
+    sitting.write(f"peers_{step}.json", regime(1))
+    assert sitting.run("--only", step).returncode == 0 and sitting.ran() == []
 
 
-@pytest.mark.parametrize(("kind", "command"), [("data", BY_DATA), ("problem", BY_PROBLEM)])
+@pytest.mark.parametrize(("step", "command"), OF_PEERS)
 @pytest.mark.parametrize(
     ("part", "resumes"), [(regime(1), True), (regime(30), False), (regime(1, "sha256:" + "0" * 64), False)]
 )
 def test_a_table_is_resumed_if_its_part_is_fresh_and_of_this_code(
-    sitting: Sitting, part: dict[str, Any], resumes: bool, kind: str, command: str
+    sitting: Sitting, part: dict[str, Any], resumes: bool, step: str, command: str
 ) -> None:
-    sitting.write(f"peers_by_{kind}.part.json", part)
-    assert sitting.run("--only", f"by_{kind}").returncode == 0
+    sitting.write(f"peers_{step}.part.json", part)
+    assert sitting.run("--only", step).returncode == 0
     assert sitting.ran() == [command + " --resume" * resumes]
 
 
-@pytest.mark.parametrize(("step", "command"), [("fp8_error", FP8_ERROR), ("peer_cases", LAST[0]), ("models", LAST[1])])
+@pytest.mark.parametrize(
+    ("step", "command"),
+    [("fp8_error", FP8_ERROR), ("peer_cases", PEER_CASES), ("models", MODELS), ("training", TRAINING)],
+)
 def test_what_has_hashes_is_recorded_again_when_it_is_old_or_of_other_code(
     sitting: Sitting, step: str, command: str
 ) -> None:
@@ -184,7 +194,7 @@ def test_a_step_that_fails_does_not_end_the_sitting(sitting: Sitting) -> None:
 def test_what_is_missing(sitting: Sitting) -> None:
     done = sitting.run("--only", "peers,plots")
     assert done.returncode == 2
-    steps = "profiles, tuning, peers, by_data, by_problem, fp8_error, peer_cases, models, counters"
+    steps = "profiles, tuning, peers, by_data, by_problem, fp8_error, peer_cases, decoding, models, training, counters"
     assert f"'plots' is not a step; allowed: {steps}" in done.stderr
     (sitting.root / "build" / "harness").unlink()
     done = sitting.run()

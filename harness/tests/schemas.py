@@ -23,6 +23,7 @@ _PEERS_DECODING = _load("peers_decoding.schema.json")
 _FP8_ERROR = _load("fp8_error.schema.json")
 _PEER_CASES = _load("peer_cases.schema.json")
 _MODELS = _load("models.schema.json")
+_TRAINING = _load("training.schema.json")
 _DEBUG = _load("debug.schema.json")
 _NCU = _load("ncu.schema.json")
 _COMPARISON = _load("comparison.schema.json")
@@ -86,6 +87,11 @@ def validate_fp8_error(document: dict[str, Any]) -> None:
 def validate_peer_cases(document: dict[str, Any]) -> None:
     """A peer_cases.json as scripts/peer_cases.py --record writes it."""
     _validate(_PEER_CASES, document)
+
+
+def validate_training(document: dict[str, Any]) -> None:
+    """A training.json as scripts/train_gpt.py --record writes it."""
+    _validate(_TRAINING, document)
 
 
 def validate_models(document: dict[str, Any]) -> None:

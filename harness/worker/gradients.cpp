@@ -203,6 +203,48 @@ Largest keep(Reference& reference, std::int64_t batch, std::int64_t head, std::i
   return largest;
 }
 
+std::int64_t groups_of(const Reference& reference) { return (reference.rows.count() + kRows - 1) / kRows; }
+
+// Adds the gradients of some rows that depend on one head of Q. `visible` is that of each query.
+void add_head(GradientRows<double>& exact, GradientRows<float>& base, const Inputs& inputs,
+              std::span<const KeyRange> visible, const std::vector<float>& base_D, bool rows_are_queries,
+              std::int64_t batch, std::int64_t head, std::span<const std::int64_t> rows) {
+  const AttentionProblem& problem = inputs.problem;
+  const GradientInputs& given = *inputs.gradients;
+  const Row Q_row = [&](std::int64_t row) { return inputs.Q_row(batch, head, row); };
+  const Row K_row = [&](std::int64_t row) { return inputs.K_row(batch, head, row); };
+  const Row V_row = [&](std::int64_t row) { return inputs.V_row(batch, head, row); };
+  const Row dO_row = [&](std::int64_t row) { return given.dO.data() + given.dO_layout.row(batch, head, row); };
+  const Side side{.rows_are_queries = rows_are_queries,
+                  .num_columns = rows_are_queries ? problem.seq_len_kv : problem.seq_len,
+                  .head_dim = problem.head_dim,
+                  .dtype = problem.dtype,
+                  .scale = inputs.scale(),
+                  .a = rows_are_queries ? Q_row : K_row,
+                  .b = rows_are_queries ? dO_row : V_row,
+                  .A = rows_are_queries ? K_row : Q_row,
+                  .B = rows_are_queries ? V_row : dO_row,
+                  .visible = visible};
+  const std::int64_t row_of_head = (batch * problem.heads + head) * problem.seq_len;
+  add_gradients<double>(exact, side, rows, &given.exact_log_sum_exp[row_of_head], &given.exact_D[row_of_head],
+                        [](double x) { return x; });
+  add_gradients<float>(base, side, rows, &given.log_sum_exp[row_of_head], &base_D[row_of_head],
+                       [&](float x) { return element_to_float(problem.dtype, element_from_float(problem.dtype, x)); });
+}
+
+// `largest` has the groups of rows of each (batch, head), and in them, at `which`, the reference's tensor.
+void set_bounds(Reference& reference, std::span<const std::array<Largest, 2>> largest, std::size_t which) {
+  const std::int64_t groups = groups_of(reference);
+  for (std::int64_t i = 0; i < std::ssize(reference.bound); ++i) {
+    Largest all;
+    for (const std::array<Largest, 2>& group : largest.subspan(i * groups, groups)) {
+      all.error = std::max(all.error, group[which].error);
+      all.gradient = std::max(all.gradient, group[which].gradient);
+    }
+    reference.bound[i] = 2 * all.error + ulp(reference.problem.dtype, all.gradient);
+  }
+}
+
 }  // namespace
 
 std::shared_ptr<const GradientInputs> make_gradient_inputs(const Inputs& inputs, Packing packing,
@@ -292,34 +334,7 @@ std::array<Reference, 3> make_gradient_references(const Inputs& inputs, std::int
   std::vector<KeyRange> visible;  // the same in each batch entry, since there are no lengths
   for (std::int64_t query = 0; query < seq_len; ++query) visible.push_back(visible_keys(problem, 0, query));
 
-  // Of a head of Q.
-  const auto add_head = [&](bool rows_are_queries, std::int64_t batch, std::int64_t head,
-                            std::span<const std::int64_t> rows, GradientRows<double>& exact,
-                            GradientRows<float>& base) {
-    const Row Q_row = [&](std::int64_t row) { return inputs.Q_row(batch, head, row); };
-    const Row K_row = [&](std::int64_t row) { return inputs.K_row(batch, head, row); };
-    const Row V_row = [&](std::int64_t row) { return inputs.V_row(batch, head, row); };
-    const Row dO_row = [&](std::int64_t row) { return given.dO.data() + given.dO_layout.row(batch, head, row); };
-    const Side side{.rows_are_queries = rows_are_queries,
-                    .num_columns = rows_are_queries ? problem.seq_len_kv : seq_len,
-                    .head_dim = problem.head_dim,
-                    .dtype = problem.dtype,
-                    .scale = inputs.scale(),
-                    .a = rows_are_queries ? Q_row : K_row,
-                    .b = rows_are_queries ? dO_row : V_row,
-                    .A = rows_are_queries ? K_row : Q_row,
-                    .B = rows_are_queries ? V_row : dO_row,
-                    .visible = visible};
-    const std::int64_t row_of_head = (batch * heads + head) * seq_len;
-    add_gradients<double>(exact, side, rows, &given.exact_log_sum_exp[row_of_head], &given.exact_D[row_of_head],
-                          [](double x) { return x; });
-    add_gradients<float>(base, side, rows, &given.log_sum_exp[row_of_head], &base_D[row_of_head], [&](float x) {
-      return element_to_float(problem.dtype, element_from_float(problem.dtype, x));
-    });
-  };
-
   // Work is a group of rows of dQ, or of dK and dV; those are sums over the heads of Q that share a head of K and V.
-  const auto groups_of = [](const Reference& reference) { return (reference.rows.count() + kRows - 1) / kRows; };
   const std::int64_t work_of_dQ = problem.batch * heads * groups_of(dQ);
   const std::int64_t all_work = work_of_dQ + problem.batch * kv_heads * groups_of(dK);
   std::vector<std::array<Largest, 2>> largest(all_work);  // of dQ alone, or of dK and dV
@@ -337,7 +352,8 @@ std::array<Reference, 3> make_gradient_references(const Inputs& inputs, std::int
     GradientRows<double> exact(size);
     GradientRows<float> base(size);
     const std::int64_t sharing = rows_are_queries ? 1 : heads / kv_heads;
-    for (std::int64_t i = 0; i < sharing; ++i) add_head(rows_are_queries, batch, head * sharing + i, rows, exact, base);
+    for (std::int64_t i = 0; i < sharing; ++i)
+      add_head(exact, base, inputs, visible, base_D, rows_are_queries, batch, head * sharing + i, rows);
     for (double& x : exact.of_a) x *= inputs.scale();
     for (float& x : base.of_a) x *= inputs.scale();
     if (rows_are_queries) {
@@ -349,21 +365,10 @@ std::array<Reference, 3> make_gradient_references(const Inputs& inputs, std::int
   };
   parallel_for(all_work, compute, progress, threads);
 
-  const auto set_bounds = [&](Reference& reference, std::int64_t first_work, std::size_t which) {
-    const std::int64_t groups = groups_of(reference);
-    for (std::int64_t i = 0; i < std::ssize(reference.bound); ++i) {
-      Largest all;
-      for (std::int64_t group = 0; group < groups; ++group) {
-        const Largest& one = largest[first_work + i * groups + group][which];
-        all.error = std::max(all.error, one.error);
-        all.gradient = std::max(all.gradient, one.gradient);
-      }
-      reference.bound[i] = 2 * all.error + ulp(problem.dtype, all.gradient);
-    }
-  };
-  set_bounds(dQ, 0, 0);
-  set_bounds(dK, work_of_dQ, 0);
-  set_bounds(dV, work_of_dQ, 1);
+  const std::span all(largest);
+  set_bounds(dQ, all.first(work_of_dQ), 0);
+  set_bounds(dK, all.subspan(work_of_dQ), 0);
+  set_bounds(dV, all.subspan(work_of_dQ), 1);
   write_cached(cache, std::vector<std::span<const std::byte>>(cached.begin(), cached.end()));
   return references;
 }

@@ -44,6 +44,7 @@ __all__ = [
     "forward_timed",
     "kernels",
     "which",
+    "which_backward",
 ]
 
 Array = TypeVar("Array")
@@ -351,16 +352,29 @@ def backward(
 
     Streams, devices and exceptions are those of forward().
     """
-    given: dict[str, _arrays.AnyArray | None] = {"dout": dout, "out": out, "lse": lse}
-    for name, array in given.items():  # in other calls, None is allowed
-        _arrays.library_of(name, array)
-    asked = _asked(causal, None, None, None, None)
-    if not isinstance(deterministic, bool):
-        raise TypeError(f"deterministic is {deterministic!r}; allowed: True, False")
-    answer = _call(
-        q, k, v, kernel, given, softmax_scale, asked, None, False, config, kind="backward", deterministic=deterministic
-    )
+    answer = _gradients(dout, q, k, v, out, lse, kernel, softmax_scale, causal, deterministic, config)
     return cast("tuple[Array, Array, Array]", answer.result)
+
+
+def which_backward(
+    dout: Array,
+    q: Array,
+    k: Array,
+    v: Array,
+    out: Array,
+    lse: Array,
+    *,
+    kernel: str | int | None = None,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    deterministic: bool = False,
+    config: str | None = None,
+) -> str:
+    """The name of the version that backward() would run with these arguments, "B07_prefetch" for example.
+
+    Raises what backward() raises for an invalid argument, and for a problem that no version solves.
+    """
+    return _gradients(dout, q, k, v, out, lse, kernel, softmax_scale, causal, deterministic, config, True).kernel
 
 
 def which(
@@ -397,6 +411,43 @@ def which(
     packed = _packed(lengths, lengths_kv, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
     optional = {"out": out, "scales": scales, "alibi_slopes": alibi_slopes, "sinks": sinks}
     return _call(q, k, v, kernel, optional, softmax_scale, asked, packed, return_lse, config, only_chooses=True).kernel
+
+
+def _gradients(
+    dout: Array,
+    q: Array,
+    k: Array,
+    v: Array,
+    out: Array,
+    lse: Array,
+    kernel: str | int | None,
+    softmax_scale: float | None,
+    causal: bool,
+    deterministic: bool,
+    config: str | None,
+    only_chooses: bool = False,
+) -> _Answer:
+    given: dict[str, _arrays.AnyArray | None] = {"dout": dout, "out": out, "lse": lse}
+    for name, array in given.items():  # in other calls, None is allowed
+        _arrays.library_of(name, array)
+    asked = _asked(causal, None, None, None, None)
+    if not isinstance(deterministic, bool):
+        raise TypeError(f"deterministic is {deterministic!r}; allowed: True, False")
+    return _call(
+        q,
+        k,
+        v,
+        kernel,
+        given,
+        softmax_scale,
+        asked,
+        None,
+        False,
+        config,
+        only_chooses=only_chooses,
+        kind="backward",
+        deterministic=deterministic,
+    )
 
 
 def _asked(
