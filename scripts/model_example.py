@@ -28,7 +28,6 @@ from __future__ import annotations
 
 import argparse
 import copy
-import datetime
 import math
 import sys
 from collections import Counter
@@ -38,7 +37,8 @@ from typing import Any
 
 from comparison import recording
 from comparison.implementations import UnavailableError
-from ladder import HARNESS, HEAD_DIM, ROOT, device_slug
+from comparison.with_pytorch import about_run, chosen_device, explain, record
+from ladder import HEAD_DIM
 
 # By device: query heads, heads of K and V, layers, and the tokens of a sequence; one sequence is shorter.
 SIZES = {
@@ -159,18 +159,10 @@ def report(result: dict[str, Any]) -> str:
 
 def document(results: list[dict[str, Any]], sizes: dict[str, int], kernels: Counter[str], seed: int) -> dict[str, Any]:
     """profiles/<device>/models.json (harness/results/models.schema.json). Raises UnavailableError."""
-    import torch
     import transformers
 
-    now = datetime.datetime.now(datetime.timezone.utc)
-    return {
-        "schema": recording.schema_of("models.schema.json"),
-        "device": torch.cuda.get_device_name(),
-        "date": now.strftime("%Y-%m-%dT%H:%M:%SZ"),
-        "code_hash": recording.hashes_of(kernels, HARNESS),
-        "pytorch": torch.__version__,
+    return about_run("models.schema.json", kernels, seed) | {
         "transformers": transformers.__version__,
-        "seed": seed,
         "sizes": sizes,
         "kernels": dict(kernels.most_common()),
         "results": results,
@@ -189,11 +181,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         import torch
         import transformers
 
-        device = parsed.device or ("gpu" if torch.cuda.is_available() else "emulator")
-        if device == "gpu" and not torch.cuda.is_available():
-            raise UnavailableError("PyTorch finds no GPU; leave out --device, or use --device emulator")
-        if parsed.record and device != "gpu":
-            parser.error("--record stores results of a GPU; it needs --device gpu")
+        device = chosen_device(parsed.device, parsed.record, parser)
         transformers.logging.set_verbosity_error()
         flash_ladder.huggingface.register()
         results: list[dict[str, Any]] = []
@@ -207,19 +195,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     results += found
         print(f"attention by {', '.join(f'{kernel} ({count} launches)' for kernel, count in kernels.most_common())}")
         if parsed.record:
-            made = document(results, SIZES[device], kernels, parsed.seed)
-            path = ROOT / "profiles" / device_slug(made["device"]) / "models.json"
-            recording.write(path, recording.formatted(made) + "\n")
-            print(f"wrote {path}")
-    except ImportError as missing:
-        remedy = f"{sys.executable} -m pip install {missing.name}"
-        if missing.name == "flash_ladder":
-            remedy = "pip install ./harness/python"
-        print(f"model_example: {missing}; {remedy}", file=sys.stderr)
-        return 3
-    except UnavailableError as missing:
-        print(f"model_example: {missing}", file=sys.stderr)
-        return 3
+            record(document(results, SIZES[device], kernels, parsed.seed), "models.json")
+    except (ImportError, UnavailableError) as missing:
+        return explain("model_example", missing)
     return 0 if all(result["within"] for result in results) else 1
 
 

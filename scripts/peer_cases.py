@@ -26,7 +26,6 @@ Exit status: 0 all cases passed, 1 some failed, 2 bad usage, 3 something is miss
 from __future__ import annotations
 
 import argparse
-import datetime
 import itertools
 import random
 import sys
@@ -39,7 +38,7 @@ from typing import Any
 
 from comparison import recording
 from comparison.implementations import UnavailableError
-from ladder import HARNESS, ROOT, device_slug
+from comparison.with_pytorch import about_run, chosen_device, record
 
 try:
     import tomllib
@@ -277,15 +276,8 @@ def run(
 
 def document(tests: Sequence[Test], runner: Runner, seconds: float, seed: int) -> dict[str, Any]:
     """profiles/<device>/peer_cases.json (harness/results/peer_cases.schema.json). Raises UnavailableError."""
-    now = datetime.datetime.now(datetime.timezone.utc)
-    return {
-        "schema": recording.schema_of("peer_cases.schema.json"),
-        "device": runner.torch.cuda.get_device_name(),
-        "date": now.strftime("%Y-%m-%dT%H:%M:%SZ"),
-        "code_hash": recording.hashes_of(runner.kernels, HARNESS),
-        "pytorch": runner.torch.__version__,
+    return about_run("peer_cases.schema.json", runner.kernels, seed) | {
         "flash_attention": COMMIT,
-        "seed": seed,
         "seconds": round(seconds, 1),
         "kernels": dict(runner.kernels.most_common()),
         "tests": [
@@ -323,13 +315,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error("--record stores the counts of the whole table; leave out --table and --longest")
     start = time.monotonic()
     try:
-        import torch
-
-        device = parsed.device or ("gpu" if torch.cuda.is_available() else "emulator")
-        if device == "gpu" and not torch.cuda.is_available():
-            raise UnavailableError("PyTorch finds no GPU; leave out --device, or use --device emulator")
-        if parsed.record and device != "gpu":
-            parser.error("--record stores results of a GPU; it needs --device gpu")
+        device = chosen_device(parsed.device, parsed.record, parser)
         runner = Runner(device)
         table = tomllib.loads(parsed.table.read_text(encoding="utf-8"))["group"]
         number = None if parsed.all else parsed.cases or DEFAULT_CASES[device]
@@ -342,10 +328,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f" {', '.join(f'{kernel} ({count})' for kernel, count in runner.kernels.most_common())}"
         )
         if parsed.record:
-            found = document(tests, runner, seconds, parsed.seed)
-            path = ROOT / "profiles" / device_slug(found["device"]) / "peer_cases.json"
-            recording.write(path, recording.formatted(found) + "\n")
-            print(f"wrote {path}")
+            record(document(tests, runner, seconds, parsed.seed), "peer_cases.json")
     except ImportError as missing:
         remedy = "pip install ./harness/python" if missing.name == "flash_ladder" else "install it for this Python"
         print(f"peer_cases: {missing}; {remedy}: {sys.executable}", file=sys.stderr)

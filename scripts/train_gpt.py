@@ -29,16 +29,15 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import datetime
 import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from comparison import recording
 from comparison.implementations import UnavailableError
-from ladder import HARNESS, HEAD_DIM, ROOT, device_slug
+from comparison.with_pytorch import about_run, chosen_device, explain, record
+from ladder import HEAD_DIM, ROOT
 
 MOST_DIFFERENCE = 0.02  # of the losses on other text, as a part of sdpa's
 
@@ -298,19 +297,10 @@ def document(
     runs: list[Run], written: list[Written], text: Text, sizes: Sizes, kernels: list[str], seed: int
 ) -> dict[str, Any]:
     """profiles/<device>/training.json (harness/results/training.schema.json). Raises UnavailableError."""
-    import torch
-
     model = make_model(len(text.vocabulary), sizes, lambda q, k, v: q, seed)
-    now = datetime.datetime.now(datetime.timezone.utc)
     found = first_difference(written)
     difference = None if found is None else {"at": found[0], "relative": found[1]}
-    return {
-        "schema": recording.schema_of("training.schema.json"),
-        "device": torch.cuda.get_device_name(),
-        "date": now.strftime("%Y-%m-%dT%H:%M:%SZ"),
-        "code_hash": recording.hashes_of(kernels, HARNESS),
-        "pytorch": torch.__version__,
-        "seed": seed,
+    return about_run("training.schema.json", kernels, seed) | {
         "model": {
             "layers": sizes.layers,
             "heads": sizes.heads,
@@ -337,13 +327,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parsed = parser.parse_args(arguments)
     try:
         import flash_ladder.pytorch  # noqa: F401 (says that it is missing before anything is trained)
-        import torch
 
-        device = parsed.device or ("gpu" if torch.cuda.is_available() else "emulator")
-        if device == "gpu" and not torch.cuda.is_available():
-            raise UnavailableError("PyTorch finds no GPU; leave out --device, or use --device emulator")
-        if parsed.record and device != "gpu":
-            parser.error("--record stores results of a GPU; it needs --device gpu")
+        device = chosen_device(parsed.device, parsed.record, parser)
         text, kernels, sizes = Text(repository_text()), list[str](), SIZES[device]
         place = "cuda" if device == "gpu" else "cpu"
         runs, model = [], None
@@ -359,18 +344,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"the ladder's attention by {' and '.join(kernels)}")
         if parsed.record:
             made = document(runs, written, text, sizes, kernels, parsed.seed)
-            path = ROOT / "profiles" / device_slug(made["device"]) / "training.json"
-            recording.write(path, recording.formatted(made) + "\n")
-            print(f"wrote {path}")
-    except ImportError as missing:
-        remedy = f"{sys.executable} -m pip install {missing.name}"
-        if missing.name == "flash_ladder":
-            remedy = "pip install ./harness/python"
-        print(f"train_gpt: {missing}; {remedy}", file=sys.stderr)
-        return 3
-    except UnavailableError as missing:
-        print(f"train_gpt: {missing}", file=sys.stderr)
-        return 3
+            record(made, "training.json")
+    except (ImportError, UnavailableError) as missing:
+        return explain("train_gpt", missing)
     return 0 if coincide(runs) and is_rounding(first_difference(written)) else 1
 
 

@@ -56,7 +56,7 @@ def test_the_losses_coincide(fl: ModuleType, monkeypatch: pytest.MonkeyPatch, ca
     assert len(of["standard"].losses) < len(of["ladder"].losses) == len(of["sdpa"].losses)
 
     hashes = {kernel: "sha256:" + "1" * 64 for kernel in ("log_sum_exp", "backward_any_length")}
-    monkeypatch.setattr(train_gpt.recording, "code_hashes", lambda _: hashes)
+    monkeypatch.setattr("comparison.recording.code_hashes", lambda _: hashes)
     monkeypatch.setattr("torch.cuda.get_device_name", lambda: "NVIDIA H200")
     text, sizes = train_gpt.Text(TEXT), train_gpt.SIZES["emulator"]
     document = train_gpt.document(trained, texts, text, sizes, ["log_sum_exp", "backward_any_length"], 0)
