@@ -1,12 +1,12 @@
-// B08 · dq_apart
+// B09 · dq_apart
 //
 // Idea        dQ is a sum over keys, dK and dV are sums over queries. Whichever loop is the inner one, CTAs share the other sum.
 //             Give each sum the loop that suits it: dQ has a kernel of its own, with a CTA per tile of queries and a loop over
 //             keys. It computes S and dP once more. In return, nothing is added in memory, and repeated launches agree bit for bit.
 // Changed     The loop over queries ends with dK. There, dS stays in registers, as P does, which saves a tile and a barrier. The
 //             other kernel has K and V in place of Q and dO, and its dS becomes the operand A of dQ += dS K in registers.
-// Prediction  7 products instead of 5. In B07, dQ with its atomics takes a fifth of the time, and the other kernel has three
-//             products where the rest of that loop has four: 0.8 + 0.6 of B07's time, 0.7x in TFLOP/s.
+// Prediction  7 products instead of 5. In B08, dQ with its atomics takes a fifth of the time, and the other kernel has three
+//             products where the rest of that loop has four: 0.8 + 0.6 of B08's time, 0.7x in TFLOP/s.
 
 #include "convert.h"
 #include "gradients.h"
@@ -14,7 +14,7 @@
 #include "ptx.h"
 #include "registry.h"
 
-namespace flash_ladder::vB08 {
+namespace flash_ladder::vB09 {
 
 template <typename Element_>
 struct Traits {
@@ -409,4 +409,4 @@ const BackwardRegistration registration({
                                                             workspace_bytes<Traits<__nv_bfloat16>>)},
 });
 
-}  // namespace flash_ladder::vB08
+}  // namespace flash_ladder::vB09
