@@ -372,9 +372,8 @@ __global__ void convert_dQ(AttentionArgs args, Gradients gradients) {
   const auto pack_scaled = [&](float low, float high) {
     return pack<Element>(low * args.softmax_scale, high * args.softmax_scale);
   };
-  *reinterpret_cast<uint4*>(gradients.dQ.row<Element>(batch, head, query) + mma_n * 8) =
-      make_uint4(pack_scaled(even.x, odd.x), pack_scaled(even.y, odd.y), pack_scaled(even.z, odd.z),
-                 pack_scaled(even.w, odd.w));
+  *reinterpret_cast<uint4*>(gradients.dQ.row<Element>(batch, head, query) + mma_n * 8) = make_uint4(
+      pack_scaled(even.x, odd.x), pack_scaled(even.y, odd.y), pack_scaled(even.z, odd.z), pack_scaled(even.w, odd.w));
 }
 
 template <typename Traits>
@@ -395,8 +394,8 @@ cudaError_t launch(const BackwardArgs& args, cudaStream_t stream) {
       <<<dim3(args.seq_len / Traits::kBlockQ, args.heads, args.batch), kNumThreads, 0, stream>>>(args, gradients);
   kernel<<<dim3(args.seq_len_kv / Traits::kBlockKV, args.heads, args.batch), kNumThreads, Traits::kSmemBytes, stream>>>(
       args, gradients);
-  convert_dQ<Traits>
-      <<<dim3(args.seq_len / Traits::kConvertedRows, args.heads, args.batch), kNumThreads, 0, stream>>>(args, gradients);
+  convert_dQ<Traits><<<dim3(args.seq_len / Traits::kConvertedRows, args.heads, args.batch), kNumThreads, 0, stream>>>(
+      args, gradients);
   return cudaGetLastError();
 }
 
