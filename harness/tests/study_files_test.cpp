@@ -187,14 +187,17 @@ TEST(StudyFiles, TheHotLoopIsTheOneOverTheKeys) {
   });
 }
 
-// For each tile a warp issues head_dim / 16 wgmmas for S, and block_kv / 16 for P V.
+// For each tile a warp issues head_dim / 16 wgmmas for S, and block_kv / 16 for P V. Backward, it issues head_dim / 16 for S and
+// for dP, block_q / 16 for dV and for dK, and block_kv / 16 for dQ.
 TEST(StudyFiles, TheHotLoopOfHoppersKernelsIsTheOneOverTheKeys) {
   for_each_study(
       [](const Version& version, const Configuration& configuration, const std::string&, const StaticStudy& study) {
         if (version.architecture != Architecture::sm_90a) return;
         const bool in_8_bits = configuration.dtype == Dtype::e4m3;  // twice as many values of k
-        EXPECT_EQ(count(study.hot_loop_sass, in_8_bits ? "QGMMA" : "HGMMA"),
-                  (configuration.head_dim + configuration.block_kv) / (in_8_bits ? 32 : 16));
+        const int k = version.kind == ProblemKind::backward
+                          ? 2 * configuration.head_dim + 2 * configuration.block_q + configuration.block_kv
+                          : configuration.head_dim + configuration.block_kv;
+        EXPECT_EQ(count(study.hot_loop_sass, in_8_bits ? "QGMMA" : "HGMMA"), k / (in_8_bits ? 32 : 16));
       });
 }
 
@@ -203,7 +206,8 @@ TEST(StudyFiles, TheHotLoopOfHoppersKernelsIsTheOneOverTheKeys) {
 TEST(StudyFiles, HoppersSoftmaxStandsBeforeTheWaitForPV) {
   int looked_at = 0;
   for (const Version& version : versions()) {
-    if (version.architecture != Architecture::sm_90a || (version.track == Track::hopper && version.number < 23))
+    if (version.architecture != Architecture::sm_90a || version.kind == ProblemKind::backward ||
+        (version.track == Track::hopper && version.number < 23))
       continue;
     std::istringstream code(needed_machine_code(FLASH_LADDER_STUDY_DIR, label(version) + ".sm_90a"));
     std::vector<int> exponentials;  // between the two waits, for each function
