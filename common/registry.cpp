@@ -95,7 +95,8 @@ Version version_of_file(std::string_view path) {
       version.name = numbered.substr(3);
       return version;
     }
-    if ((folder == "extensions/" || folder == "hopper/extensions/" || folder == "backward/extensions/") &&
+    if ((folder == "extensions/" || folder == "hopper/extensions/" || folder == "backward/extensions/" ||
+         folder == "backward/hopper/extensions/") &&
         is_name(stem)) {
       version.track = Track::extension;
       if (folder.starts_with("backward/")) version.kind = ProblemKind::backward;
@@ -107,8 +108,8 @@ Version version_of_file(std::string_view path) {
       "'" + std::string(path) +
       "' is not the path of a kernel; allowed: kernels/NN_name.cu, kernels/hopper/NN_name.cu, "
       "kernels/backward/BNN_name.cu, kernels/backward/hopper/BNN_name.cu, kernels/decoding/DNN_name.cu, "
-      "kernels/extensions/name.cu, kernels/hopper/extensions/name.cu, kernels/backward/extensions/name.cu, with small "
-      "letters, digits and _ in the name");
+      "kernels/extensions/name.cu, kernels/hopper/extensions/name.cu, kernels/backward/extensions/name.cu, "
+      "kernels/backward/hopper/extensions/name.cu, with small letters, digits and _ in the name");
 }
 
 std::string series(Track track) { return track == Track::backward ? "B" : track == Track::decoding ? "D" : ""; }

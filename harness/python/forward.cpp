@@ -181,7 +181,9 @@ float scale_of(const Call& call, const AttentionProblem& problem) {
 
 // The first array with a stride below 0, and that stride: "q has stride -384 in dimension 1".
 std::optional<std::string> goes_back(const Arrays& arrays) {
-  for (const Array* array : {&arrays.q, &arrays.k, &arrays.v, &arrays.out})
+  std::vector<const Array*> all = {&arrays.q, &arrays.k, &arrays.v, &arrays.out};
+  if (arrays.dout) all.push_back(&*arrays.dout);
+  for (const Array* array : all)
     for (std::size_t i = 0; i < array->shape.size(); ++i)
       if (array->shape[i] > 1 && array->strides[i] < 0)
         return fmt::format("{} has stride {} in dimension {}", array->name, array->strides[i], i);
@@ -289,22 +291,25 @@ const Version& fastest_version(const AttentionProblem& problem, bool log_sum_exp
   return newest;  // of which the caller says what it does not solve
 }
 
-// The newest version of the call's kind that the device runs and that solves the problem. If only extensions do, the one that
-// solves the fewest other fields; if none does, the newest version, of which the caller says what it does not solve. A version for
+// The newest version of the call's kind that the device runs and that solves the problem. If only extensions do, on a Hopper GPU
+// preferably one of Hopper's, and of these the one that solves the fewest other fields; if none does, the newest version, of which the caller says what it does not solve. A version for
 // gradients that adds with atomics is faster than a deterministic one.
-const Version& newest_for(const Call& call, const AttentionProblem& problem, const DeviceInfo& device) {
+const Version& newest_for(const Call& call, const AttentionProblem& problem, const DeviceInfo& device,
+                          bool without_tma) {
+  const auto rank = [](const Version& version) {
+    return std::tuple(!version.is_extension(), version.architecture == Architecture::sm_90a, -num_solved(version));
+  };
   const Version *newest = nullptr, *solver = nullptr, *not_deterministic = nullptr;
   for (const Version& version : versions()) {
     if (version.kind != call.kind || why_not_on_device(version, device)) continue;
+    if (without_tma && version.architecture != Architecture::sm_80) continue;
     const bool is_solver = solves(version, problem, device);
     if (call.kind == ProblemKind::backward && version.deterministic != call.deterministic) {
       if (is_solver) not_deterministic = &version;
       continue;
     }
     if (!version.is_extension()) newest = &version;
-    if (is_solver && (!version.is_extension() || solver == nullptr ||
-                      (solver->is_extension() && num_solved(version) < num_solved(*solver))))
-      solver = &version;
+    if (is_solver && (solver == nullptr || !version.is_extension() || rank(*solver) < rank(version))) solver = &version;
   }
   if (solver != nullptr) return *solver;
   const std::vector<std::string> fields = asked_fields(problem, false);
@@ -320,10 +325,11 @@ const Version& newest_for(const Call& call, const AttentionProblem& problem, con
 const Version& version_for(const Call& call, const AttentionProblem& problem, const Arrays& arrays,
                            const DeviceInfo& device) {
   const bool of_any_kind = call.kind == ProblemKind::forward;
+  // A tensor map cannot have a negative stride, and only versions for Hopper copy with tensor maps.
+  const bool without_tma = goes_back(arrays).has_value();
   if (call.kernel.empty())
-    // A tensor map cannot have a negative stride, and only versions for Hopper copy with tensor maps.
-    return of_any_kind ? fastest_version(problem, arrays.lse.has_value(), device, goes_back(arrays).has_value())
-                       : newest_for(call, problem, device);
+    return of_any_kind ? fastest_version(problem, arrays.lse.has_value(), device, without_tma)
+                       : newest_for(call, problem, device, without_tma);
   const Version& version = version_of(call.kernel, &device);
   if (of_any_kind && version.kind == ProblemKind::backward)
     throw UsageError(fmt::format("kernel: {} computes {}, not O; leave kernel out, or use another version",
@@ -331,12 +337,12 @@ const Version& version_for(const Call& call, const AttentionProblem& problem, co
   if (call.deterministic && version.kind == call.kind && !version.deterministic)
     throw UsageError(fmt::format(
         "kernel: {} adds in any order, so its launches differ in the last bits; leave kernel out, or use {}",
-        label(version), label(newest_for(call, problem, device))));
+        label(version), label(newest_for(call, problem, device, without_tma))));
   if (of_any_kind || version.kind == call.kind) return version;
   throw UsageError(
       fmt::format("kernel: {} {}; leave kernel out, or use {}", label(version),
                   call.kind == ProblemKind::decoding ? "is not made for few queries" : "computes O, not gradients",
-                  label(newest_for(call, problem, device))));
+                  label(newest_for(call, problem, device, without_tma))));
 }
 
 }  // namespace

@@ -464,6 +464,8 @@ TEST(Registration, NumberNameAndTrackAreThoseOfThePath) {
   EXPECT_EQ(of_gradients.track, Track::extension);
   EXPECT_EQ(of_gradients.kind, ProblemKind::backward);
   EXPECT_EQ(kernel_id(of_gradients), "backward_causal");
+  EXPECT_EQ(version_of_file("kernels/backward/hopper/extensions/backward_hopper_causal.cu").kind,
+            ProblemKind::backward);
 }
 
 TEST(Registration, OtherPathsAreRefusedWithTheFormsThatAreAllowed) {
