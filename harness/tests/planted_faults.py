@@ -3227,6 +3227,43 @@ FAULTS += [
         "page * args.V.batch_stride",
         "page * args.K.batch_stride",
     ),
+    Fault(
+        "the next part is copied before all warps have merged this one",
+        "D07_equal_shares",
+        "The next part is copied",
+        "__syncthreads();",
+        "",
+        "race",
+        "Relative to the largest + 6",
+    ),
+    Fault(
+        "the two parts of a CTA have the same place",
+        "D07_equal_shares",
+        "The workspace",
+        "2 * cta + begins",
+        "2 * cta",
+    ),
+    Fault(
+        "combine reads the first part where the others are",
+        "D07_equal_shares",
+        "Which CTAs have parts",
+        "i == 0",
+        "false",
+    ),
+    Fault(
+        "a part goes on behind the end of its segment",
+        "D07_equal_shares",
+        "What this warp computes",
+        "min(line.segment_slices - first_of_segment, end_of_share - slice)",
+        "end_of_share - slice",
+    ),
+    Fault(
+        "combine does not add the last part",
+        "D07_equal_shares",
+        "Which CTAs have parts",
+        "cta_of(line, last) + 1 - first_cta",
+        "max(cta_of(line, last) - first_cta, 1)",
+    ),
 ]
 
 # Probes, not faults: these print a line for each row whose maximum changes when O is already relative to it, which is
