@@ -447,6 +447,19 @@ void add_decoding(Sets& sets, const Version& version, const Configuration& confi
                   .distribution = Distribution::offset_mean,
                   .sms = 2});
 
+  // More batch entries than a warp has lanes, of which one has most of the keys.
+  AttentionProblem one_long = small_problem(configuration);
+  one_long.batch = 40;
+  one_long.heads = 2;
+  one_long.kv_heads = one_long.seq_len = 1;
+  one_long.seq_len_kv = 40 * block_kv + 1;
+  for (std::int64_t i = 0; i < one_long.batch; ++i) one_long.lengths_kv.push_back(i * 7 % 19);
+  one_long.lengths_kv[33] = one_long.seq_len_kv;
+  sets.push_back({.name = "one query, a long cache among short ones",
+                  .problem = one_long,
+                  .distribution = Distribution::offset_mean,
+                  .sms = 3});
+
   AttentionProblem long_cache = small_problem(configuration);
   long_cache.heads = 2;
   long_cache.kv_heads = long_cache.seq_len = 1;
