@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from drawings import AMBER, BLUE, GREEN, GRID, INK, RED, drawing, roofline_axes
+from collections import Counter
+from collections.abc import Sequence
+from itertools import pairwise
+
+from drawings import AMBER, BLUE, FILLS, GREEN, GRID, INK, RED, drawing, roofline_axes
 from facts import GPU, Facts, NotRecordedError
 from matplotlib.figure import Figure
 
@@ -41,3 +45,51 @@ def decoding_roofline(facts: Facts) -> Figure:
         axes.annotate("16", where, (6, -4), textcoords="offset points", fontsize=7.5, color=INK)
     roofline_axes(axes, x, y, "FLOP per byte of memory", "TFLOP/s")
     return figure
+
+
+PLACES = 6  # CTAs that run at a time in decoding_shares
+SLICES = (20, 2, 3, 1, 4, 2, 3, 1)  # of eight sequences
+
+
+@drawing
+def decoding_shares(facts: Facts) -> Figure:
+    """What the CTAs of D06, D07 and D08 read of one long sequence and seven short ones."""
+    figure = Figure(figsize=(7.4, 3.6))
+    axes = figure.subplots(1, 3, sharex=True, sharey=True)
+    colours = [FILLS[0] if slices == max(SLICES) else FILLS[2 + i % 2] for i, slices in enumerate(SLICES)]
+    versions = ("D06: a CTA per row", "D07: room for 20 slices each", "D08: the slices that exist")
+    for panel, title, ctas in zip(axes, versions, (_rows_in_turn(), _shares([20] * 8), _shares(SLICES)), strict=True):
+        for cta, parts in enumerate(ctas):
+            begin = 0
+            for sequence, slices in parts:
+                panel.barh(cta, slices, left=begin, height=0.7, color=colours[sequence], edgecolor=INK, linewidth=0.6)
+                panel.text(begin + slices / 2, cta, str(sequence), fontsize=7, ha="center", va="center", color=INK)
+                begin += slices
+        panel.set_title(title, fontsize=8.5)
+        panel.set_yticks(range(PLACES))
+        panel.set_xlabel("slices of 64 keys")
+        panel.grid(axis="x", color=GRID, linewidth=0.5)
+        panel.set_axisbelow(True)
+    axes[0].invert_yaxis()
+    axes[0].set_ylabel("place on the GPU")
+    figure.tight_layout()
+    return figure
+
+
+def _rows_in_turn() -> list[list[tuple[int, int]]]:
+    """The sequences and their slices that each place gets, if the next row begins wherever a place is free first."""
+    places: list[list[tuple[int, int]]] = [[] for _ in range(PLACES)]
+    for sequence, slices in enumerate(SLICES):
+        min(places, key=lambda place: sum(n for _, n in place)).append((sequence, slices))
+    return places
+
+
+def _shares(segments: Sequence[int]) -> list[list[tuple[int, int]]]:
+    """The same for equal shares of a line whose segments are so long: first_slice() of D07."""
+    line = [(sequence, i) for sequence, length in enumerate(segments) for i in range(length)]
+    cuts = [cta * len(line) // PLACES for cta in range(PLACES + 1)]
+    shares = []
+    for begin, end in pairwise(cuts):
+        read = Counter(sequence for sequence, i in line[begin:end] if i < SLICES[sequence])
+        shares.append(sorted(read.items()))
+    return shares

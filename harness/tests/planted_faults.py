@@ -3264,6 +3264,45 @@ FAULTS += [
         "cta_of(line, last) + 1 - first_cta",
         "max(cta_of(line, last) - first_cta, 1)",
     ),
+    Fault(
+        "a sequence without keys has no place on the line",
+        "D08_mixed_lengths",
+        "The slices of a batch entry",
+        "max((num_keys + Traits::kSliceKeys - 1) / Traits::kSliceKeys, 1)",
+        "(num_keys + Traits::kSliceKeys - 1) / Traits::kSliceKeys",
+    ),
+    Fault(
+        "the slices of no more than 32 batch entries are added",
+        "D08_mixed_lengths",
+        "The slices of the batch entries before",
+        "batch < end; batch += 32",
+        "batch < min(end, 32); batch += 32",
+    ),
+    Fault(
+        "the search goes a slice too far",
+        "D08_mixed_lengths",
+        "The batch entry that has",
+        "<= slice",
+        "<= slice + 1",
+        "out_of_bounds",
+        "Sixteen lanes copy + 6",
+    ),
+    Fault(
+        "a small problem has empty shares",
+        "D08_mixed_lengths",
+        "The line, which every warp",
+        "min(most_ctas, num_slices)",
+        "most_ctas",
+        "uninitialised_read",
+        "The largest m comes first + 3",
+    ),
+    Fault(
+        "all segments are those of the same batch entry",
+        "D08_mixed_lengths",
+        "For each segment that",
+        "batch = (batch + 1) % args.batch",
+        "batch = batch % args.batch",
+    ),
 ]
 
 # Probes, not faults: these print a line for each row whose maximum changes when O is already relative to it, which is

@@ -86,6 +86,18 @@ def test_several_queries_see_the_same_keys(fl: ModuleType) -> None:
     assert_close(fl.decode(queries, K_PAGES, V_PAGES, LENGTHS, TABLE), expected(queries)[0])
 
 
+def test_one_long_sequence_among_many_short_ones(fl: ModuleType) -> None:
+    """More sequences than a warp has lanes; the results of one do not depend on the lengths of the others."""
+    lengths = np.array([i * 5 % 13 for i in range(40)], np.int32)
+    lengths[35] = 300
+    queries, keys, values = normal(40, 1, 4, 128, seed=4), *(normal(40, 300, 2, 128, seed=seed) for seed in (5, 6))
+    out = fl.decode(queries, keys, values, lengths)
+    assert_close(out[35:36], attention_and_lse(queries[35:36], keys[35:36], values[35:36])[0])
+    for batch, length in enumerate(lengths):
+        alone = fl.decode(queries[batch : batch + 1], keys[batch : batch + 1], values[batch : batch + 1], [int(length)])
+        assert_close(out[batch : batch + 1], alone.astype(np.float64))
+
+
 def test_pages_can_be_shared(fl: ModuleType) -> None:
     """Two sequences with the same beginning."""
     table = np.array([[7, 2, 9, 0, 4], [7, 2, 5, 99, 99]], np.int32)

@@ -295,7 +295,7 @@ def decode(
                    has the keys of batch entry b from i · page_size on. Pages may be shared. page_size is a power of
                    two, at least 16; `room` is page_size times the pages of a batch entry. Entries after the page of
                    the last key are not used
-    kernel         a version of the decoding track, "D06"; None is the newest one
+    kernel         a version of the decoding track, "D08"; None is the newest one
     out, softmax_scale, return_lse, config
                    as in forward()
 
