@@ -43,12 +43,7 @@ def attention_and_lse(
     lse = np.full((q.shape[0], q.shape[2], q.shape[1]), -np.inf)
     # How far key j is to the right of the key that query i is aligned with.
     distance = np.arange(k.shape[1]) - (np.arange(q.shape[1])[:, None] + k.shape[1] - q.shape[1])
-    left, right = window
-    seen = np.full(distance.shape, True)
-    if left >= 0:
-        seen &= distance >= -left
-    if right >= 0 or causal:
-        seen &= distance <= (0 if causal else right)
+    seen = visible(*distance.shape, causal, window)
     some = seen.any(axis=1)  # rows that see a key
     for b, head in np.ndindex(q.shape[0], q.shape[2]):  # one head at a time, so that its scores fit into memory
         kv_head = head // (q.shape[2] // k.shape[2])
@@ -73,8 +68,26 @@ def attention_and_lse(
     return o, lse
 
 
+def visible(queries: int, keys: int, causal: bool, window: tuple[int, int]) -> NDArray[np.bool_]:
+    """Which keys each query sees: [queries, keys]."""
+    distance = np.arange(keys) - (np.arange(queries)[:, None] + keys - queries)
+    left, right = window
+    seen = np.full(distance.shape, True)
+    if left >= 0:
+        seen &= distance >= -left
+    if right >= 0 or causal:
+        seen &= distance <= (0 if causal else right)
+    return seen
+
+
 def gradients(
-    dout: np.ndarray, q: np.ndarray, k: np.ndarray, v: np.ndarray, scale: float | None = None, causal: bool = False
+    dout: np.ndarray,
+    q: np.ndarray,
+    k: np.ndarray,
+    v: np.ndarray,
+    scale: float | None = None,
+    causal: bool = False,
+    window: tuple[int, int] = (-1, -1),
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
     """dQ, dK and dV of a loss whose gradient with respect to attention_and_lse() is dout, by the formulas of Dao et al.
     (FlashAttention, appendix B.2). k and v may have fewer heads."""
@@ -87,8 +100,7 @@ def gradients(
         )
         s = scale * (of_q @ of_k.T)
         most = s.max(axis=1, keepdims=True)
-        if causal:  # at a row that sees no key, p is 0
-            s[~np.tri(*s.shape, s.shape[1] - s.shape[0], dtype=bool)] = -np.inf
+        s[~visible(*s.shape, causal, window)] = -np.inf  # at a row that sees no key, p is 0
         p = np.exp(s - most)
         p /= np.maximum(p.sum(axis=1, keepdims=True), np.finfo(np.float64).tiny)
         dp = of_dout @ of_v.T

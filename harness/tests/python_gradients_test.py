@@ -54,10 +54,41 @@ def test_other_problems(fl: ModuleType, queries: int, keys: int, kv_heads: int, 
         assert not found[0][:, : max(queries - keys, 0)].any(), "a query without a key has no gradient"
 
 
+@pytest.mark.parametrize("window", [(0, 0), (5, 70), (-1, 5), (64, -1), (100, 0)])
+@pytest.mark.parametrize(("queries", "keys"), [(128, 128), (70, 200), (200, 70), (1, 100)])
+def test_windows(fl: ModuleType, queries: int, keys: int, window: tuple[int, int]) -> None:
+    """With more queries than keys, some queries see no key; with more keys, no query sees some of the keys."""
+    q, dout = normal(1, queries, 2, 128, seed=6), normal(1, queries, 2, 128, seed=7)
+    k, v = normal(1, keys, 1, 128, seed=8), normal(1, keys, 1, 128, seed=9)
+    left, right = window
+    out, lse = fl.forward(q, k, v, window=window, return_lse=True)
+    found = fl.backward(dout, q, k, v, out, lse, window=window)
+    assert_right(found, gradients(dout, q, k, v, window=window))
+    dq, dk, dv = found
+    if right >= 0:
+        assert not dq[:, : max(queries - keys - right, 0)].any(), "a query without a key has no gradient"
+    if left >= 0:
+        assert not any(dx[:, : max(keys - queries - left, 0)].any() for dx in (dk, dv)), "nor has a key without a query"
+
+
+def test_a_window_with_the_causal_mask(fl: ModuleType) -> None:
+    """It allows no keys to the right, and windows that hide nothing are none."""
+    _, lse = attention_and_lse(Q, Q, Q, causal=True, window=(40, -1))
+    given = {"dout": DOUT, "q": Q, "k": Q, "v": Q, "lse": lse.astype(np.float32)}
+    given["out"] = attention_and_lse(Q, Q, Q, causal=True, window=(40, -1))[0].astype(np.float16)
+    expected = gradients(DOUT, Q, Q, Q, causal=True, window=(40, -1))
+    for fields in ({"causal": True, "window": (40, -1)}, {"window": (40, 0)}):
+        assert fl.which_backward(**given, **fields) == "backward_window"
+        assert_right(fl.backward(**given, **fields), expected)
+
+
 @pytest.mark.parametrize(("fields", "version"), [
     ({}, "B07_prefetch"), ({"deterministic": True}, "B08_dq_apart"), ({"causal": True}, "backward_causal"),
     ({"k": K[:, 1:], "v": V[:, 1:]}, "backward_any_length"),
     ({"k": K[:, :, :1], "v": V[:, :, :1]}, "backward_grouped_heads"),
+    ({"window": (9, -1)}, "backward_window"), ({"window": (-1, 9)}, "backward_window"),
+    ({"window": (-1, -1)}, "B07_prefetch"), ({"window": (63, -1)}, "B07_prefetch"),
+    ({"window": (-1, 0)}, "backward_causal"),
 ])  # fmt: skip
 def test_the_version_that_is_chosen(fl: ModuleType, fields: dict[str, Any], version: str) -> None:
     assert fl.which_backward(**(GIVEN | fields)) == version
@@ -97,6 +128,18 @@ REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         ValueError,
         "no deterministic version supports causal=True; leave deterministic out",
     ),
+    "a window": (
+        {"window": (9, 0), "kernel": "backward_grouped_heads"},
+        ValueError,
+        "window is not supported by backward_grouped_heads; leave it out, or use backward_window",
+    ),
+    "a window and deterministic": (
+        {"window": (9, -1), "deterministic": True},
+        ValueError,
+        "no deterministic version supports window; leave deterministic out",
+    ),
+    "a window of one side": ({"window": (9,)}, TypeError, "window is (9,); allowed: None, or (left, right), each -1"),
+    "a window's width": ({"window": (-2, 0)}, ValueError, "window is (-2, 0); allowed: None, or (left, right), each "),
     "a version that computes O": ({"kernel": "16"}, ValueError, "16_overlapped_softmax computes O, not gradients; "),
     "a version that adds in any order": ({"kernel": "B07", "deterministic": True}, ValueError, "B07_prefetch adds in "),
     "deterministic type": ({"deterministic": 1}, TypeError, "deterministic is 1; allowed: True, False"),

@@ -116,15 +116,23 @@ WHOLE_TILES = [normal(2, rows, 3, 128, seed=seed) for seed, rows in ((3, 64), (4
 
 
 def expected_gradients(
-    dout: torch.Tensor, *arrays: torch.Tensor, scale: float = 128**-0.5, causal: bool = False
+    dout: torch.Tensor,
+    *arrays: torch.Tensor,
+    scale: float = 128**-0.5,
+    causal: bool = False,
+    window: tuple[int, int] = (-1, -1),
 ) -> list[torch.Tensor]:
     """By PyTorch's own formulas, in float64."""
     q, k, v = (x.double().requires_grad_() for x in arrays)
     of_k, of_v = (x.repeat_interleave(q.shape[2] // x.shape[2], dim=2) for x in (k, v))
     scores = torch.einsum("bihd,bjhd->bhij", q, of_k) * scale
-    if causal:
-        visible = torch.ones(scores.shape[2:], dtype=torch.bool, device=scores.device)
-        scores = scores.masked_fill(~visible.tril(k.shape[1] - q.shape[1]), -torch.inf)
+    left, right = window[0], 0 if causal else window[1]
+    visible = torch.ones(scores.shape[2:], dtype=torch.bool, device=scores.device)
+    if right >= 0:
+        visible = visible.tril(k.shape[1] - q.shape[1] + right)
+    if left >= 0:
+        visible = visible.triu(k.shape[1] - q.shape[1] - left)
+    scores = scores.masked_fill(~visible, -torch.inf)
     weights = torch.softmax(scores, dim=-1)
     torch.einsum("bhij,bjhd->bihd", weights, of_v).backward(dout.double())
     return [x.grad for x in (q, k, v)]
@@ -173,10 +181,33 @@ def test_causal_attention_with_shared_heads(operator: Callable[..., Any], of_tok
         assert (x.grad.double() - expected).abs().max() < 4e-3 * expected.abs().max()
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+def test_attention_in_a_window(operator: Callable[..., Any], compiled: bool) -> None:
+    del operator
+    from flash_ladder.pytorch import attention
+
+    call = torch.compile(attention, fullgraph=True, backend="aot_eager") if compiled else attention
+    q, k, v = WHOLE_TILES
+    dout = normal(*q.shape, seed=6)
+    for fields in ({"window": (20, 5)}, {"window": (20, -1), "causal": True}):
+        arrays = [x.clone().requires_grad_() for x in (q, k, v)]
+        call(*arrays, **fields).backward(dout)
+        for x, expected in zip(arrays, expected_gradients(dout, q, k, v, **fields), strict=True):
+            assert (x.grad.double() - expected).abs().max() < 4e-3 * expected.abs().max()
+
+
+def test_a_window_that_is_none_is_refused(operator: Callable[..., Any]) -> None:
+    del operator
+    from flash_ladder.pytorch import attention
+
+    with pytest.raises(TypeError, match=r"window is .*; allowed: None, or \(left, right\), each -1"):
+        attention(*WHOLE_TILES, window=(9,))
+
+
 def test_opcheck_of_attention(operator: Callable[..., Any]) -> None:
     del operator
     arrays = [x.clone().requires_grad_() for x in WHOLE_TILES]
-    torch.library.opcheck(torch.ops.flash_ladder.attention.default, (*arrays, 0.1, True, False))
+    torch.library.opcheck(torch.ops.flash_ladder.attention.default, (*arrays, 0.1, True, [30, -1], False))
 
 
 def test_deterministic_gradients_of_other_sizes_are_refused(operator: Callable[..., Any]) -> None:

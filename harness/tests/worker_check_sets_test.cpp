@@ -174,10 +174,20 @@ TEST(CheckSets, AWindowHasEitherSideOrBothAndRowsThatSeeNoKey) {
               return left(p) && visible_keys(p, 0, 0).begin == visible_keys(p, 0, 0).end;
             }),
             2);
+  // A whole tile of keys, and one of queries, with nothing to see.
+  const auto unseen_keys = [&](const AttentionProblem& p) { return left(p) && visible_keys(p, 0, 0).begin >= 64; };
+  const auto blind_queries = [&](const AttentionProblem& p) {
+    const KeyRange keys = visible_keys(p, 0, 127);
+    return left(p) && p.seq_len > p.seq_len_kv && keys.begin == keys.end;
+  };
+  EXPECT_GE(count(unseen_keys), 1);
+  EXPECT_GE(count(blind_queries), 1);
   const auto odd = [&](const AttentionProblem& p) { return (left(p) || right(p)) && p.seq_len % 128 != 0; };
   EXPECT_EQ(count(odd), 0);
   version.solves.any_length = true;
   EXPECT_GE(count(odd), 3);
+  EXPECT_GE(count([&](const AttentionProblem& p) { return odd(p) && unseen_keys(p); }), 1);
+  EXPECT_GE(count([&](const AttentionProblem& p) { return odd(p) && blind_queries(p); }), 1);
   version.solves.causal = true;
   EXPECT_GE(count([&](const AttentionProblem& p) { return left(p) && p.causal; }), 6);
   EXPECT_GE(count([&](const AttentionProblem& p) { return p.window_left == 0 && p.causal; }), 1);

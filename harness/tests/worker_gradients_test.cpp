@@ -9,6 +9,7 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "host/versions.h"
@@ -78,7 +79,8 @@ double dot(const std::vector<double>& a, const std::vector<double>& b) {
 // Whether query i sees key j, as AttentionProblem says it.
 bool is_visible(const AttentionProblem& problem, std::int64_t i, std::int64_t j) {
   const std::int64_t own_key = i + problem.seq_len_kv - problem.seq_len;
-  return !(problem.causal && j > own_key) && !(problem.window_left != kNoWindow && j < own_key - problem.window_left);
+  return !(problem.causal && j > own_key) && !(problem.window_left != kNoWindow && j < own_key - problem.window_left) &&
+         !(problem.window_right != kNoWindow && j > own_key + problem.window_right);
 }
 
 // O of one head in float64, by the formula, for any Q, K and V.
@@ -199,7 +201,7 @@ TEST(Gradients, AgreeWithDifferencesWhereHeadsShareKAndV) {
   agree_with_differences(problem, Distribution::normal);
 }
 
-// Also where a query sees no key, and where a block of 64 keys or queries is hidden.
+// Also where a query sees no key, where no query sees a key, and where a block of 64 keys or queries is hidden.
 TEST(Gradients, AgreeWithDifferencesUnderMasks) {
   AttentionProblem problem = kProblem;
   problem.causal = true;
@@ -211,6 +213,15 @@ TEST(Gradients, AgreeWithDifferencesUnderMasks) {
   problem.seq_len = problem.seq_len_kv = 130;
   agree_with_differences(problem, Distribution::normal);
   problem.window_left = 3;
+  agree_with_differences(problem, Distribution::normal);
+  problem.causal = false;
+  problem.window_right = 2;
+  for (const auto& [queries, keys] : {std::pair{7, 7}, {2, 9}, {9, 2}}) {
+    problem.seq_len = queries;
+    problem.seq_len_kv = keys;
+    agree_with_differences(problem, Distribution::normal);
+  }
+  problem.window_left = kNoWindow;
   agree_with_differences(problem, Distribution::normal);
 }
 

@@ -225,6 +225,10 @@ void add_other_windows(Sets& sets, const Solves& solves, const Configuration& co
   add("a wide window on the left, and a narrow one on the right", far, 5, true);
   other.seq_len_kv = 2 * block_kv;
   add("two widths, and rows that see no key", 5, far, true);
+  // The window begins after whole tiles of keys.
+  other.seq_len = block_q;
+  other.seq_len_kv = (block_q + block_kv - 1) / block_kv * block_kv + 3 * block_kv;
+  add("a window, and keys that no query sees", 5, far, true);
   if (!solves.any_length) return;
   other.seq_len = 3 * block_q - 1;
   other.seq_len_kv = 2 * block_q + block_kv / 2 + 1;
@@ -233,6 +237,12 @@ void add_other_windows(Sets& sets, const Solves& solves, const Configuration& co
   other.seq_len_kv = other.seq_len + block_kv + 2;
   add("a window on the left, and odd lengths", block_kv - 1, kNoWindow, true);
   add("a window on the right, and odd lengths", kNoWindow, 1);
+  other.seq_len = block_q + 1;
+  other.seq_len_kv = other.seq_len + 2 * block_kv + 7;
+  add("a window, keys that no query sees, and odd lengths", 5, kNoWindow, true);
+  other.seq_len_kv = block_kv + 2;
+  other.seq_len = other.seq_len_kv + block_q + 9;  // no key for a tile of queries, and for some of the next
+  add("a window, rows that see no key, and odd lengths", 5, 2);
 }
 
 // Packed sequences: `lengths`, of at most seq_len.

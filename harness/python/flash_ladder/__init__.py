@@ -333,6 +333,7 @@ def backward(
     kernel: str | int | None = None,
     softmax_scale: float | None = None,
     causal: bool = False,
+    window: tuple[int, int] | None = None,
     deterministic: bool = False,
     config: str | None = None,
 ) -> tuple[Array, Array, Array]:
@@ -343,7 +344,8 @@ def backward(
 
     kernel         a version of the backward track, "B07"; None is the newest one that the device runs and that solves
                    the problem, of those that are deterministic or of those that are not
-    causal         as in forward(); no deterministic version supports it
+    causal         as in forward(); no deterministic version supports either
+    window
     deterministic  whether repeated calls have to return the same bits. Otherwise, several CTAs add to an element of dq
                    in any order, which is faster. With it, every head of q needs its own head of k and v, and each
                    seq_len a multiple of 64
@@ -352,7 +354,7 @@ def backward(
 
     Streams, devices and exceptions are those of forward().
     """
-    answer = _gradients(dout, q, k, v, out, lse, kernel, softmax_scale, causal, deterministic, config)
+    answer = _gradients(dout, q, k, v, out, lse, kernel, softmax_scale, causal, window, deterministic, config)
     return cast("tuple[Array, Array, Array]", answer.result)
 
 
@@ -367,6 +369,7 @@ def which_backward(
     kernel: str | int | None = None,
     softmax_scale: float | None = None,
     causal: bool = False,
+    window: tuple[int, int] | None = None,
     deterministic: bool = False,
     config: str | None = None,
 ) -> str:
@@ -374,7 +377,8 @@ def which_backward(
 
     Raises what backward() raises for an invalid argument, and for a problem that no version solves.
     """
-    return _gradients(dout, q, k, v, out, lse, kernel, softmax_scale, causal, deterministic, config, True).kernel
+    answer = _gradients(dout, q, k, v, out, lse, kernel, softmax_scale, causal, window, deterministic, config, True)
+    return answer.kernel
 
 
 def which(
@@ -423,6 +427,7 @@ def _gradients(
     kernel: str | int | None,
     softmax_scale: float | None,
     causal: bool,
+    window: tuple[int, int] | None,
     deterministic: bool,
     config: str | None,
     only_chooses: bool = False,
@@ -430,7 +435,7 @@ def _gradients(
     given: dict[str, _arrays.AnyArray | None] = {"dout": dout, "out": out, "lse": lse}
     for name, array in given.items():  # in other calls, None is allowed
         _arrays.library_of(name, array)
-    asked = _asked(causal, None, None, None, None)
+    asked = _asked(causal, window, None, None, None)
     if not isinstance(deterministic, bool):
         raise TypeError(f"deterministic is {deterministic!r}; allowed: True, False")
     return _call(

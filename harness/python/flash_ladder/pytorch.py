@@ -154,21 +154,36 @@ def forward(
     return (out, lse) if return_lse else out
 
 
-@torch.library.custom_op("flash_ladder::attention", mutates_args=())
+# What both operators take besides tensors, as a schema says it.
+_SETTINGS = "float? softmax_scale, bool causal, SymInt[]? window, bool deterministic"
+
+
+@torch.library.custom_op(
+    "flash_ladder::attention",
+    mutates_args=(),
+    schema=f"(Tensor q, Tensor k, Tensor v, {_SETTINGS}) -> (Tensor, Tensor)",
+)
 def _attention(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
     softmax_scale: float | None,
     causal: bool,
+    window: Sequence[int] | None,
     deterministic: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     del deterministic  # which every version that computes O is
-    out, lse = flash_ladder.forward(q, k, v, softmax_scale=softmax_scale, causal=causal, return_lse=True)
+    sides = cast("tuple[int, int] | None", window)
+    out, lse = flash_ladder.forward(q, k, v, softmax_scale=softmax_scale, causal=causal, window=sides, return_lse=True)
     return out, lse
 
 
-@torch.library.custom_op("flash_ladder::attention_backward", mutates_args=())
+@torch.library.custom_op(
+    "flash_ladder::attention_backward",
+    mutates_args=(),
+    schema="(Tensor dout, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, "
+    f"{_SETTINGS}) -> (Tensor, Tensor, Tensor)",
+)
 def _attention_backward(
     dout: torch.Tensor,
     q: torch.Tensor,
@@ -178,10 +193,20 @@ def _attention_backward(
     lse: torch.Tensor,
     softmax_scale: float | None,
     causal: bool,
+    window: Sequence[int] | None,
     deterministic: bool,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     return flash_ladder.backward(
-        dout, q, k, v, out, lse, softmax_scale=softmax_scale, causal=causal, deterministic=deterministic
+        dout,
+        q,
+        k,
+        v,
+        out,
+        lse,
+        softmax_scale=softmax_scale,
+        causal=causal,
+        window=cast("tuple[int, int] | None", window),
+        deterministic=deterministic,
     )
 
 
@@ -201,7 +226,7 @@ def _fake_attention_backward(
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.Tensor]) -> None:  # noqa: ANN401
-    q, k, v, ctx.softmax_scale, ctx.causal, ctx.deterministic = inputs
+    q, k, v, ctx.softmax_scale, ctx.causal, ctx.window, ctx.deterministic = inputs
     ctx.save_for_backward(q, k, v, *output)
     ctx.mark_non_differentiable(output[1])
 
@@ -216,9 +241,9 @@ def _gradients(
     # What follows an operator may leave any strides, such as those of an expanded tensor.
     given = dout.contiguous()
     dq, dk, dv = torch.ops.flash_ladder.attention_backward(
-        given, q, k, v, out, lse, ctx.softmax_scale, ctx.causal, ctx.deterministic
+        given, q, k, v, out, lse, ctx.softmax_scale, ctx.causal, ctx.window, ctx.deterministic
     )
-    return dq, dk, dv, None, None, None
+    return dq, dk, dv, None, None, None, None
 
 
 _attention.register_autograd(_gradients, setup_context=_keep)
@@ -231,6 +256,7 @@ def attention(
     *,
     softmax_scale: float | None = None,
     causal: bool = False,
+    window: tuple[int, int] | None = None,
     deterministic: bool = False,
     return_lse: bool = False,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
@@ -238,11 +264,11 @@ def attention(
     choose the fastest versions for the problem, through operators that torch.compile keeps.
 
     q, k and v have shape [batch, seq_len, heads, head_dim] with a head_dim of 128. k and v may have fewer heads than q.
-    causal is the mask of forward(). If deterministic, gradients are the same bits in each run; this excludes causal and
-    fewer heads, and needs a seq_len that is a multiple of 64. If return_lse, also returns the logarithm of the sum of
-    exp(S) of each row, float32 [batch, heads, seq_len], through which no gradient flows.
+    causal and window are the masks of forward(). If deterministic, gradients are the same bits in each run; this
+    excludes masks and fewer heads, and needs a seq_len that is a multiple of 64. If return_lse, also returns the
+    logarithm of the sum of exp(S) of each row, float32 [batch, heads, seq_len], through which no gradient flows.
 
     Raises what flash_ladder.forward() raises, and in backward() what flash_ladder.backward() raises.
     """
-    out, lse = torch.ops.flash_ladder.attention(q, k, v, softmax_scale, causal, deterministic)
+    out, lse = torch.ops.flash_ladder.attention(q, k, v, softmax_scale, causal, window, deterministic)
     return (out, lse) if return_lse else out
