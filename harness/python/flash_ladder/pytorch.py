@@ -154,7 +154,7 @@ def forward(
     return (out, lse) if return_lse else out
 
 
-# What both operators take besides tensors, as a schema says it.
+# The arguments of both operators that are not tensors, as a schema lists them.
 _SETTINGS = "float? softmax_scale, bool causal, SymInt[]? window, bool deterministic"
 
 

@@ -287,7 +287,7 @@ __global__ void __launch_bounds__(Traits::kNumThreads)
   const int heads_per_kv = args.heads / kv_heads;
   const int group = threadIdx.x % 32 / 4, pair = threadIdx.x % 4 * 2;
   const int warp_row = threadIdx.x / 32 * 16;  // the first of the rows that this warp owns, of keys and of dQ
-  // The first and the last query that see key kv_row, if they exist. Those that see the next key are one further on.
+  // The first and the last query that see key kv_row, if they exist. For the next key, both are one further on.
   const int first_query = kv_row - (args.seq_len_kv - args.seq_len) - right;
   const int last_query = first_query + right + left;
   // [heads][padded seq_len][kHeadDim]: the sums of dQ, from this lane's first element on
