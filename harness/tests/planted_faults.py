@@ -2883,6 +2883,8 @@ FAULTS += [
         "Hide the keys that come after a query",
         "- diagonal + 1;",
         "- diagonal;",
+    ),
+    Fault(
         "the loop begins a tile too late",
         "backward_window",
         "Of the queries that see one of the tile's keys",
@@ -2913,9 +2915,9 @@ FAULTS += [
     Fault(
         "left and right are not exchanged",
         "backward_window",
-        "More than 48 KB of shared memory",
-        "args, gradients, left, right,",
-        "args, gradients, right, left,",
+        "The first and the last query that see key kv_row",
+        "(args.seq_len_kv - args.seq_len) - right;",
+        "(args.seq_len_kv - args.seq_len) - left;",
     ),
     Fault(
         "no wait for K and V if no query sees them",

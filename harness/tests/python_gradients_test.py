@@ -72,11 +72,11 @@ def test_windows(fl: ModuleType, queries: int, keys: int, window: tuple[int, int
 
 
 def test_a_window_with_the_causal_mask(fl: ModuleType) -> None:
-    """It allows no keys to the right, and windows that hide nothing are none."""
-    _, lse = attention_and_lse(Q, Q, Q, causal=True, window=(40, -1))
-    given = {"dout": DOUT, "q": Q, "k": Q, "v": Q, "lse": lse.astype(np.float32)}
-    given["out"] = attention_and_lse(Q, Q, Q, causal=True, window=(40, -1))[0].astype(np.float16)
-    expected = gradients(DOUT, Q, Q, Q, causal=True, window=(40, -1))
+    """It allows no keys to the right, as a width of 0 does."""
+    k, v = normal(2, 128, 2, 128, seed=8), normal(2, 128, 2, 128, seed=9)
+    out, lse = attention_and_lse(Q, k, v, causal=True, window=(40, -1))
+    given = {"dout": DOUT, "q": Q, "k": k, "v": v, "out": out.astype(np.float16), "lse": lse.astype(np.float32)}
+    expected = gradients(DOUT, Q, k, v, causal=True, window=(40, -1))
     for fields in ({"causal": True, "window": (40, -1)}, {"window": (40, 0)}):
         assert fl.which_backward(**given, **fields) == "backward_window"
         assert_right(fl.backward(**given, **fields), expected)
