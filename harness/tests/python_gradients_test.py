@@ -87,11 +87,15 @@ def test_a_window_with_the_causal_mask(fl: ModuleType) -> None:
     ({"k": K[:, 1:], "v": V[:, 1:]}, "backward_any_length"),
     ({"k": K[:, :, :1], "v": V[:, :, :1]}, "backward_grouped_heads"),
     ({"window": (9, -1)}, "backward_window"), ({"window": (-1, 9)}, "backward_window"),
-    ({"window": (-1, -1)}, "B07_prefetch"), ({"window": (63, -1)}, "B07_prefetch"),
-    ({"window": (-1, 0)}, "backward_causal"),
 ])  # fmt: skip
 def test_the_version_that_is_chosen(fl: ModuleType, fields: dict[str, Any], version: str) -> None:
     assert fl.which_backward(**(GIVEN | fields)) == version
+
+
+@pytest.mark.parametrize(("window", "same"), [((-1, -1), {}), ((63, 127), {}), ((-1, 0), {"causal": True})])
+def test_other_masks_written_as_windows(fl: ModuleType, window: tuple[int, int], same: dict[str, Any]) -> None:
+    """They do not change the choice."""
+    assert fl.which_backward(**GIVEN, window=window) == fl.which_backward(**GIVEN, **same) != "backward_window"
 
 
 def test_deterministic(fl: ModuleType) -> None:
