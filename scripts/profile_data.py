@@ -141,6 +141,7 @@ class ByProblem:
     versions: dict[str, dict[ProblemCell, float]]
     peers: dict[str, dict[ProblemCell, float]]
     first_track: set[str]  # labels of versions that need no Hopper GPU
+    deterministic: set[str] = field(default_factory=set)  # of gradients: labels of versions whose launches agree
 
 
 @dataclass(frozen=True)
@@ -177,6 +178,7 @@ class Device:
     by_data: ByData | None  # for fp16 and bf16, whatever `dtype` is
     by_problem: ByProblem | None  # likewise
     by_decoding: ByDecoding | None  # likewise
+    gradients: ByProblem | None  # likewise, by scripts/peers --gradients
 
     def rungs(self) -> list[Version]:
         """The versions that have a number. If an extension solves the plain problem, its curve is that of its base."""
@@ -247,9 +249,8 @@ def load_device(device: str, dtype: str = "fp16") -> Device:
     document_by_problem = _read(path, "peers_by_problem.schema.json") if path.exists() else None
     if document_by_problem is not None:
         names.add(document_by_problem["device"])
-    document_of_decoding = _load(device, "peers_decoding")
-    if document_of_decoding is not None:
-        names.add(document_of_decoding["device"])
+    document_of_decoding, document_of_gradients = (_load(device, f"peers_{of}") for of in ("decoding", "gradients"))
+    names |= {document["device"] for document in (document_of_decoding, document_of_gradients) if document is not None}
     profiles: dict[str, dict[str, Any]] = {}  # by kernel
     for kernel in kernel_files(ROOT):
         path = folder / f"{kernel.stem}.json"
@@ -279,8 +280,9 @@ def load_device(device: str, dtype: str = "fp16") -> Device:
     by_data = _by_data(document_by_data, profiles) if document_by_data else None
     by_problem = _by_problem(document_by_problem, profiles) if document_by_problem else None
     by_decoding = _by_decoding(document_of_decoding, profiles) if document_of_decoding else None
+    gradients = _by_problem(document_of_gradients, profiles) if document_of_gradients else None
     name = names.pop() if names else device
-    return Device(name, device, dtype, versions, regimes, missing, by_data, by_problem, by_decoding)
+    return Device(name, device, dtype, versions, regimes, missing, by_data, by_problem, by_decoding, gradients)
 
 
 def load_fp8_error(device: str) -> dict[str, Any] | None:
@@ -325,14 +327,19 @@ def _by_data(document: dict[str, Any], profiles: dict[str, dict[str, Any]]) -> B
 
 
 def _by_problem(document: dict[str, Any], profiles: dict[str, dict[str, Any]]) -> ByProblem:
+    """Of peers_by_problem.json or peers_gradients.json."""
     versions, peers, _ = _tables(document, profiles, lambda result: ProblemCell(result["problem"], result["seq_len"]))
     measured = {cell for tflops in (*versions.values(), *peers.values()) for cell in tflops}
     seq_lens = {
         name: sorted(cell.seq_len for cell in measured if cell.problem == name) for name in document["problems"]
     }
-    first_track = {file.label for file in kernel_files(ROOT) if not file.file.startswith("kernels/hopper/")}
+    files = kernel_files(ROOT)
+    first_track = {file.label for file in files if "hopper" not in Path(file.file).parts}
+    deterministic = {file.label for file in files if file.kernel in document.get("deterministic", [])}
     dtype = document["problem"]["dtype"]
-    return ByProblem(document["run"], dtype, seq_lens, versions, peers, first_track & versions.keys())
+    return ByProblem(
+        document["run"], dtype, seq_lens, versions, peers, first_track & versions.keys(), deterministic
+    )  # fmt: skip
 
 
 def _by_decoding(document: dict[str, Any], profiles: dict[str, dict[str, Any]]) -> ByDecoding:

@@ -16,6 +16,8 @@
                                                         --problem
                           <!-- decoding paged -->  GB/s of K and V on one or several of the problems of scripts/peers
                                                    --decoding
+                          <!-- gradients causal -->    TFLOP/s of the backward pass on one or several of the problems
+                                                       of scripts/peers --gradients
                           <!-- peer cases -->      how many cases of flash-attention's own tests pass
                           <!-- models -->          the logits of language models with the ladder's attention
                           <!-- dates -->           when each figure was measured
@@ -63,6 +65,7 @@ from kernel_files import KernelFile, kernel_files
 from ladder import HEAD_DIM, HEADS, ROOT, write_whole
 from profile_data import (
     ByData,
+    ByProblem,
     Cell,
     Device,
     Key,
@@ -261,6 +264,7 @@ def runs_table(shown: list[Device]) -> str:
     runs += [(f"{device.name}, by data", device.by_data.run) for device in shown if device.by_data]
     runs += [(f"{device.name}, by problem", device.by_problem.run) for device in shown if device.by_problem]
     runs += [(f"{device.name}, decoding", device.by_decoding.run) for device in shown if device.by_decoding]
+    runs += [(f"{device.name}, gradients", device.gradients.run) for device in shown if device.gradients]
     if not runs:
         return NOT_RECORDED
 
@@ -334,8 +338,27 @@ def problem_table(device: Device, problems: list[str]) -> str:
     found = device.by_problem
     if found is None:
         return NOT_RECORDED
-    cells = {ProblemCell(name, n): f"{name}, {n}" for name in problems for n in found.seq_lens.get(name, [])}
-    return table_beside_peers("TFLOP/s", cells, found.versions, found.peers, found.first_track)
+    return table_beside_peers("TFLOP/s", problem_cells(found, problems), found.versions, found.peers, found.first_track)
+
+
+def problem_cells(found: ByProblem, problems: list[str]) -> dict[ProblemCell, str]:
+    return {ProblemCell(name, n): f"{name}, {n}" for name in problems for n in found.seq_lens.get(name, [])}
+
+
+def gradients_table(device: Device, problems: list[str]) -> str:
+    """The same of the backward pass. Deterministic versions are marked; peers have it in their names."""
+    found = device.gradients
+    if found is None:
+        return NOT_RECORDED
+    shown = {label: f"{label}, deterministic" if label in found.deterministic else label for label in found.versions}
+    return table_beside_peers(
+        "TFLOP/s",
+        problem_cells(found, problems),
+        {shown[label]: tflops for label, tflops in found.versions.items()},
+        found.peers,
+        {shown[label] for label in found.first_track},
+        "without Hopper's instructions",
+    )
 
 
 def decoding_table(device: Device, problems: list[str]) -> str:
@@ -357,6 +380,7 @@ def table_beside_peers(
     all_versions: dict[str, dict[Key, float]],
     all_peers: dict[str, dict[Key, float]],
     first_track: Container[str] = (),
+    name_of_first: str = "of the first track",
 ) -> str:
     """A heading and one row per implementation, the peers slowest first; then the speed of the fastest version as a
     multiple of the fastest peer's, and the same for the first track and FlashAttention-2. `cells` have their
@@ -389,7 +413,7 @@ def table_beside_peers(
     fa2 = [peers[name] for name in ("FlashAttention-2",) if name in peers]
     compared = [
         factors("fastest version / fastest peer", [*versions.values()], [*peers.values()]),
-        factors("fastest of the first track / FlashAttention-2", of_first_track, fa2),
+        factors(f"fastest {name_of_first} / FlashAttention-2", of_first_track, fa2),
     ]
     return table([*rows, *(row for row in compared if any(cell != "–" for cell in row[1:]))])
 
@@ -697,6 +721,7 @@ def fill_results(text: str, device: Device, others: list[Device]) -> str:
         r"by data": lambda: results_by_data(device),
         r"by problem ([\w -]+?)": lambda names: problem_table(device, names.split()),
         r"decoding ([\w -]+?)": lambda names: decoding_table(device, names.split()),
+        r"gradients ([\w -]+?)": lambda names: gradients_table(device, names.split()),
         r"peer cases": lambda: peer_cases_table(device),
         r"models": lambda: models_table(device),
         r"dates": lambda: dates_table(shown),

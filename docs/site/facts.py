@@ -32,6 +32,7 @@ from kernel_files import KernelFile, kernel_files  # noqa: E402
 from kernel_places import PlaceError, Places  # noqa: E402
 from ladder import SHAPES  # noqa: E402
 from profile_data import (  # noqa: E402
+    ByProblem,
     Cell,
     Device,
     ProblemCell,
@@ -461,7 +462,14 @@ class Facts:
 
     def by_problem(self, name: str, problem: str, seq_len: int = SEQ_LEN) -> float:
         """TFLOP/s of an extension or of a peer."""
-        found = self.device.by_problem
+        return self._on_problem(self.device.by_problem, name, problem, seq_len)
+
+    def gradients(self, name: str, problem: str, seq_len: int = SEQ_LEN) -> float:
+        """TFLOP/s of the backward pass, of a version or of a peer, from scripts/peers --gradients."""
+        return self._on_problem(self.device.gradients, name, problem, seq_len)
+
+    @staticmethod
+    def _on_problem(found: ByProblem | None, name: str, problem: str, seq_len: int) -> float:
         if found is not None and problem not in found.seq_lens:
             raise FactError(f"there is no problem {problem}: {', '.join(found.seq_lens)}")
         measured = {} if found is None else (found.versions | found.peers).get(name, {})

@@ -19,6 +19,7 @@ from schemas import (
     validate_peers_by_data,
     validate_peers_by_problem,
     validate_peers_decoding,
+    validate_peers_gradients,
     validate_profile,
     validate_tuning,
 )
@@ -538,6 +539,7 @@ def test_other_files_of_the_repository() -> None:
         "peers_by_data": validate_peers_by_data,
         "peers_by_problem": validate_peers_by_problem,
         "peers_decoding": validate_peers_decoding,
+        "peers_gradients": validate_peers_gradients,
         "tuning": validate_tuning,
     }
     paths = [path for name in validate for path in ROOT.glob(f"profiles/*/{name}.json")]

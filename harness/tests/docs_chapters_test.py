@@ -279,6 +279,10 @@ def test_figures_by_data(facts: Facts) -> None:
 def test_figures_by_problem(facts: Facts) -> None:
     recorded, cell = Facts(), ProblemCell("causal", 4096)
     by_problem = ByProblem({}, "fp16", {"causal": [4096]}, {"causal": {cell: 400.0}}, {"P": {cell: 500.0}}, {"causal"})
+    recorded.__dict__["device"] = replace(facts.device, by_problem=by_problem, gradients=None)
+    assert recorded.text("gradients('causal', 'causal')") == "–"
+    recorded.__dict__["device"] = replace(facts.device, by_problem=None, gradients=by_problem)
+    assert recorded.text("gradients('causal', 'causal') / gradients('P', 'causal'); .2f") == "0.80"
     recorded.__dict__["device"] = replace(facts.device, by_problem=by_problem)
     for expression, text in {
         "by_problem('causal', 'causal') / by_problem('P', 'causal'); .2f": "0.80",

@@ -717,6 +717,33 @@ def test_the_tables_of_the_decoding_track(tree: Path) -> None:
     assert done.returncode == 3 and "peers_decoding.json does not follow schema 1" in done.stderr
 
 
+def test_the_tables_of_the_backward_track(tree: Path) -> None:
+    marks = [f"gradients {names}" for names in ("full", "causal", "grouped-heads")]
+    assert [results_of(tree, mark) for mark in marks] == [["Not recorded yet."]] * 3
+    document = peers_by_problem()
+    (figures,) = (result for result in document["versions"][0]["results"] if result["problem"] == "causal")
+    naive = document["versions"][1] | {"results": [figures | {"tflops": 250.0}]}
+    document |= {"deterministic": ["01", "Another"], "versions": [document["versions"][0], naive]}
+    path = tree / "profiles" / "h200" / "peers_gradients.json"
+    path.write_text(json.dumps(document))
+    assert outdated(tree) == ["docs/results.md"]
+    assert run(tree, "update_docs.py").returncode == 0 and outdated(tree) == []
+    assert results_of(tree, marks[0]) == results_of(tree, marks[2]) == ["Not recorded yet."]
+    assert results_of(tree, marks[1]) == [
+        "| TFLOP/s | causal, 8192 |",
+        "|---|---:|",
+        "| *FlashAttention-2* | 500 |",
+        "| 02 online_softmax | 600 |",
+        "| 01 naive, deterministic | 250 |",
+        "| fastest version / fastest peer | 1.20× |",
+        "| fastest without Hopper's instructions / FlashAttention-2 | 1.20× |",
+    ]
+    assert any(row.startswith("| run of `scripts/peers`") and "gradients" in row for row in results_of(tree, "runs"))
+    edit(path, lambda document: document.pop("deterministic"))
+    done = run(tree, "update_docs.py")
+    assert done.returncode == 3 and "peers_gradients.json does not follow schema 1" in done.stderr
+
+
 def test_the_cases_of_flash_attention(tree: Path) -> None:
     assert results_of(tree, "peer cases") == ["Not recorded yet."]
     failure = {"case": "1 x 239, fp16", "kernel": "scores", "error": 0.5, "allowed": 0.25}

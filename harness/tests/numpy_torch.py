@@ -28,7 +28,7 @@ class Tensor(np.ndarray):
 
 class NumpyTorch:
     float16, float32, float8_e4m3fn = np.float16, np.float32, "e4m3"
-    exp, exp2, floor, log2 = np.exp, np.exp2, np.floor, np.log2
+    exp, exp2, floor, log, log2 = np.exp, np.exp2, np.floor, np.log, np.log2
 
     @staticmethod
     def ones(shape: tuple[int, ...], device: str) -> Tensor:

@@ -196,7 +196,7 @@ def test_an_interrupted_table_is_resumed(
         (["--decoding", "all", "--regime", "both"], ["--regime cannot be combined with --decoding"]),
         (["--decoding", "all", "--dtype", "e4m3"], ["fp16 and bf16"]),
         (["--decoding", "all", "--shapes", "4096"], ["'4096'", "1x4096, 1x32768"]),
-        (["--decoding", "mixed", "--shapes", "1x4096"], ["--shapes", "mixed is at 64x8192"]),
+        (["--decoding", "mixed", "--shapes", "1x4096"], ["--shapes", "mixed: 64x8192"]),
         (["--decoding", "all", "--kernels", "16,D06"], ["'16' names no version; there are D01_one_query"]),
         (["--decoding", "paged", "--kernels", "D05"], ["none of these versions solves paged"]),
         (["--decoding", "paged", "--resume"], ["--resume needs a file", "--out"]),

@@ -85,8 +85,9 @@ BY_PROBLEM = "peers --problem all"
 TABLES = [BY_DATA, BY_PROBLEM]
 FP8_ERROR = "fp8_error.py --seq-len 4096 --heads 4 --gpu --record"
 DECODING = "peers --decoding all"
+GRADIENTS = "peers --gradients all"
 PEER_CASES, MODELS, TRAINING = (f"{name}.py --record" for name in ("peer_cases", "model_example", "train_gpt"))
-LAST = (PEER_CASES, DECODING, MODELS, TRAINING, "ncu_counters.py")
+LAST = (PEER_CASES, DECODING, GRADIENTS, MODELS, TRAINING, "ncu_counters.py")
 TUNING = [f"harness --tune 02 --seq-len {seq_len} --batch {batch}" for batch, seq_len in SHAPES]
 
 
@@ -104,9 +105,9 @@ def test_all_is_recorded(sitting: Sitting) -> None:
     done = sitting.run()
     assert done.returncode == 0, done.stderr
     assert sitting.ran() == [PROFILES, *TUNING, "peers --regime both", *TABLES, FP8_ERROR, *LAST]
-    steps = ("profiles", "tuning", "peers", "by_data", "by_problem", "fp8_error", "peer_cases", "decoding", "models",
-             "training", "counters")  # fmt: skip
-    assert [line.split(",")[0] for line in done.stdout.splitlines()[-11:]] == [f"{step}: recorded" for step in steps]
+    steps = ("profiles", "tuning", "peers", "by_data", "by_problem", "fp8_error", "peer_cases", "decoding", "gradients",
+             "models", "training", "counters")  # fmt: skip
+    assert [line.split(",")[0] for line in done.stdout.splitlines()[-12:]] == [f"{step}: recorded" for step in steps]
 
 
 def test_what_is_fresh_is_not_recorded_again(sitting: Sitting) -> None:
@@ -118,6 +119,7 @@ def test_what_is_fresh_is_not_recorded_again(sitting: Sitting) -> None:
     sitting.write("peers_by_data.json", regime(1))
     sitting.write("peers_by_problem.json", regime(1))
     sitting.write("peers_decoding.json", regime(1))
+    sitting.write("peers_gradients.json", regime(1))
     for name in ("fp8_error", "peer_cases", "models", "training"):
         sitting.write(f"{name}.json", {"code_hash": {"01": HASHES["01_naive"]}, "date": ago(1)})
     sitting.write("causal.json", {"code_hash": "sha256:3", "date": ago(1)})
@@ -130,7 +132,7 @@ def test_what_is_fresh_is_not_recorded_again(sitting: Sitting) -> None:
     assert sitting.ran() == [PROFILES, *TUNING, "peers --regime both", *TABLES, FP8_ERROR, *LAST]
 
 
-OF_PEERS = [("by_data", BY_DATA), ("by_problem", BY_PROBLEM), ("decoding", DECODING)]
+OF_PEERS = [("by_data", BY_DATA), ("by_problem", BY_PROBLEM), ("decoding", DECODING), ("gradients", GRADIENTS)]
 
 
 @pytest.mark.parametrize(("step", "command"), OF_PEERS)
@@ -194,8 +196,8 @@ def test_a_step_that_fails_does_not_end_the_sitting(sitting: Sitting) -> None:
 def test_what_is_missing(sitting: Sitting) -> None:
     done = sitting.run("--only", "peers,plots")
     assert done.returncode == 2
-    steps = "profiles, tuning, peers, by_data, by_problem, fp8_error, peer_cases, decoding, models, training, counters"
-    assert f"'plots' is not a step; allowed: {steps}" in done.stderr
+    steps = "profiles, tuning, peers, by_data, by_problem, fp8_error, peer_cases, decoding, gradients, models, training"
+    assert f"'plots' is not a step; allowed: {steps}, counters" in done.stderr
     (sitting.root / "build" / "harness").unlink()
     done = sitting.run()
     assert done.returncode == 3 and "scripts/setup" in done.stderr

@@ -20,6 +20,7 @@ _PEERS = _load("peers.schema.json")
 _PEERS_BY_DATA = _load("peers_by_data.schema.json")
 _PEERS_BY_PROBLEM = _load("peers_by_problem.schema.json")
 _PEERS_DECODING = _load("peers_decoding.schema.json")
+_PEERS_GRADIENTS = _load("peers_gradients.schema.json")
 _FP8_ERROR = _load("fp8_error.schema.json")
 _PEER_CASES = _load("peer_cases.schema.json")
 _MODELS = _load("models.schema.json")
@@ -30,7 +31,7 @@ _COMPARISON = _load("comparison.schema.json")
 _RECORDINGS = _load("recordings.schema.json")
 _GRADE = _load("grade.schema.json")
 _REGISTRY = Registry().with_resources(
-    (schema["$id"], Resource.from_contents(schema)) for schema in (_RESULTS, _PROFILE, _PEERS)
+    (schema["$id"], Resource.from_contents(schema)) for schema in (_RESULTS, _PROFILE, _PEERS, _PEERS_BY_PROBLEM)
 )
 
 
@@ -77,6 +78,11 @@ def validate_peers_decoding(document: dict[str, Any]) -> None:
 def validate_peers_by_problem(document: dict[str, Any]) -> None:
     """A peers_by_problem.json as scripts/peers --problem writes it."""
     _validate(_PEERS_BY_PROBLEM, document)
+
+
+def validate_peers_gradients(document: dict[str, Any]) -> None:
+    """A peers_gradients.json as scripts/peers --gradients writes it."""
+    _validate(_PEERS_GRADIENTS, document)
 
 
 def validate_fp8_error(document: dict[str, Any]) -> None:

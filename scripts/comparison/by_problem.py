@@ -14,9 +14,8 @@ from typing import Any
 from ladder import HEAD_DIM, HEADS, ROOT
 
 from comparison import tables
-from comparison.attempts import attempt
 from comparison.decoding_problems import DecodingProblem
-from comparison.implementations import Implementation, Kernel, UnavailableError, UsageError
+from comparison.implementations import Implementation, Kernel, UnavailableError, UsageError, select_kernels
 from comparison.machine import Machine
 from comparison.problems import PROBLEMS, Problem
 from comparison.recording import Session, listed_versions, schema_of
@@ -74,10 +73,10 @@ def depth(versions: dict[str, dict[str, Any]], name: str) -> int:
     return 0 if base is None else 1 + depth(versions, base)
 
 
-def is_able(version: dict[str, Any], fields: frozenset[str], dtype: str) -> bool:
-    """Whether a version solves a problem with these fields, of any length and of the standard head_dim."""
+def is_able(version: dict[str, Any], fields: frozenset[str], dtype: str, kind: str = "forward") -> bool:
+    """Whether a version of a kind solves a problem with these fields, of any length and of the standard head_dim."""
     has_type = any((one["dtype"], one["head_dim"]) == (dtype, HEAD_DIM) for one in version["configurations"])
-    return has_type and version["kind"] == "forward" and all(version["solves"][name] for name in fields)
+    return has_type and version["kind"] == kind and all(version["solves"][name] for name in fields)
 
 
 def those_that_solve(
@@ -115,6 +114,64 @@ def missing(peers: Sequence[Implementation], problems: Sequence[Problem | Decodi
     return found
 
 
+def tables_of(
+    session: Session,
+    problems: Sequence[Problem | DecodingProblem],
+    shapes: Sequence[tuple[int, int]],
+    make: Callable[..., Table] = Table,
+) -> list[Table]:
+    """A table for each problem at each of its shapes that are among these, with the implementations that solve it. The
+    session learns which peers do not. Raises UsageError if there is no table."""
+    session.missing |= missing([one for one in session.implementations if one.kernel is None], problems)
+    found = []
+    for problem in problems:
+        able = tuple(one for one in session.implementations if not one.why_not(problem.fields))
+        found += [make("problem", problem.name, *shape, able) for shape in problem.shapes if shape in shapes]
+    if not found:
+        raise UsageError(
+            "--shapes: none of the selected problems is measured at these; "
+            + "; ".join(f"{problem.name}: {', '.join(problem.names_of_shapes)}" for problem in problems)
+        )
+    return found
+
+
+def is_whole(
+    arguments: argparse.Namespace,
+    session: Session,
+    problems: Sequence[Problem | DecodingProblem],
+    all_of_them: Sequence[Problem | DecodingProblem],
+    found: Sequence[Table],
+) -> bool:
+    """Whether these tables are all that a recording has."""
+    return (
+        problems == all_of_them
+        and len(found) == sum(len(problem.shapes) for problem in problems)
+        and session.dtype == DTYPE
+        and "fa2" not in arguments.without
+    )
+
+
+def versions_of_kind(
+    arguments: argparse.Namespace,
+    versions: dict[str, dict[str, Any]],
+    known: Sequence[str],
+    kind: str,
+    chosen: Sequence[str],
+    make: Callable[[Kernel], Implementation],
+    problems: Sequence[Problem | DecodingProblem],
+) -> list[Implementation]:
+    """Those of a track other than the forward pass that --kernels names, by default the `chosen` ones; `versions` are
+    those that the harness lists, and `known` those of the Python package.
+
+    Raises UnavailableError if the package is without one that was chosen, and UsageError for versions of another track.
+    """
+    if not arguments.kernels:
+        refuse_absent(chosen, known)
+    of_kind = [name for name in known if versions.get(Kernel(name).kernel, {}).get("kind") == kind]
+    kernels = select_kernels(arguments.kernels or ",".join(chosen) or "all", of_kind)
+    return those_that_solve([make(kernel) for kernel in kernels], versions, problems)
+
+
 def empty_document(session: Session, problems: Sequence[Problem]) -> dict[str, Any]:
     """harness/results/peers_by_problem.schema.json without results."""
     return {
@@ -135,14 +192,8 @@ def measure(
     show(f"{table.place}: batch {table.batch}, {HEADS} heads, {problem.kv_heads} of K and V, {session.dtype}: TFLOP/s")
     tensors = machine.tensors(*shape, session.dtype, arguments.seed, problem.kv_heads)
     reference = machine.reference(tensors, tables.EVERY, problem)
-    cells = []
-    for one in table.implementations:
-        with attempt(session, [SUSTAINED], one, table.place, "did not run"):
-            launch = machine.launcher(one, tensors, problem)
-            cells += tables.time_cell(
-                machine, session, arguments, one, launch, tensors, reference, table.place,
-                {"problem": problem.name}, shape, problem.scores(table.seq_len),
-            )  # fmt: skip
+    scores = problem.scores(table.seq_len)
+    cells = tables.time_table(machine, session, arguments, table, tensors, problem, reference, scores)
     keep()
     show(f"  {'  '.join(cells)}")
 
@@ -151,26 +202,8 @@ def run(arguments: argparse.Namespace, session: Session, machine: Machine, folde
     """Writes the file if all problems are measured at all lengths and FlashAttention-2 takes part, or if --out is
     given."""
     problems: list[Problem] = arguments.problem
-    session.missing |= missing([one for one in session.implementations if one.kernel is None], problems)
-    found = []
-    for problem in problems:
-        able = tuple(one for one in session.implementations if not one.why_not(problem.fields))
-        found += [
-            Table("problem", problem.name, batch, seq_len, able)
-            for batch, seq_len in problem.shapes
-            if (batch, seq_len) in arguments.shapes
-        ]
-    if not found:
-        raise UsageError(
-            "--shapes: none of the selected problems is measured at these lengths; "
-            + "; ".join(f"{one.name}: {', '.join(map(str, one.seq_lens))}" for one in problems)
-        )
-    whole = (
-        problems == list(PROBLEMS.values())
-        and len(found) == sum(len(problem.seq_lens) for problem in problems)
-        and session.dtype == DTYPE
-        and "fa2" not in arguments.without
-    )
+    found = tables_of(session, problems, arguments.shapes)
+    whole = is_whole(arguments, session, problems, list(PROBLEMS.values()), found)
     tables.record(
         session,
         found,

@@ -16,15 +16,14 @@ from ladder import HEAD_DIM
 
 from comparison import by_problem, tables
 from comparison.attempts import attempt, is_right
-from comparison.decoding_problems import DECODING, QUERY_HEADS, SHAPES, DecodingProblem
-from comparison.implementations import Implementation, Kernel, UsageError, select_kernels
+from comparison.decoding_problems import DECODING, QUERY_HEADS, DecodingProblem
+from comparison.implementations import Implementation
 from comparison.machine import Machine
 from comparison.recording import Session, schema_of
 from comparison.report import show
 from comparison.resuming import Table
 from comparison.timing import SUSTAINED, Timing, summary
 
-DTYPE = "fp16"
 FILE = "peers_decoding.json"
 BYTES = "4 * batch * seq_len_kv * kv_heads * head_dim"
 
@@ -50,11 +49,9 @@ def versions_and_peers(
     Raises UnavailableError if the package is without one of the track, and UsageError for versions of another track.
     """
     of_track = [name for name, version in versions.items() if version["kind"] == "decoding"]
-    if not arguments.kernels:
-        by_problem.refuse_absent(of_track, known)
-    kernels = select_kernels(arguments.kernels or "all", [name for name in known if Kernel(name).kernel in of_track])
-    ours = [machine.decoding_version(kernel) for kernel in kernels]
-    ours = by_problem.those_that_solve(ours, versions, arguments.decoding)
+    ours = by_problem.versions_of_kind(
+        arguments, versions, known, "decoding", of_track, machine.decoding_version, arguments.decoding
+    )
     return ours, *machine.decoding_peers(set(arguments.without))
 
 
@@ -110,21 +107,8 @@ def run(arguments: argparse.Namespace, session: Session, machine: Machine, folde
     """Writes the file if all problems are measured at all shapes and FlashAttention-2 takes part, or if --out is
     given."""
     problems: list[DecodingProblem] = arguments.decoding
-    peers = [one for one in session.implementations if one.kernel is None]
-    session.missing |= by_problem.missing(peers, problems)
-    found = []
-    for problem in problems:
-        able = tuple(one for one in session.implementations if not one.why_not(problem.fields))
-        shapes = [shape for shape in problem.shapes if shape in arguments.shapes]
-        found += [DecodingTable("problem", problem.name, *shape, able) for shape in shapes]
-    if not found:
-        raise UsageError("--shapes: none of the selected problems is measured at these shapes; mixed is at 64x8192")
-    whole = (
-        problems == list(DECODING.values())
-        and arguments.shapes == list(SHAPES)
-        and session.dtype == DTYPE
-        and "fa2" not in arguments.without
-    )
+    found = by_problem.tables_of(session, problems, arguments.shapes, DecodingTable)
+    whole = by_problem.is_whole(arguments, session, problems, list(DECODING.values()), found)
     tables.record(
         session,
         found,

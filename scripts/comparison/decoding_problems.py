@@ -29,6 +29,11 @@ class DecodingProblem:
     mixed: bool = False  # the sequences have different lengths; the number of keys in a shape is their mean
 
     @property
+    def names_of_shapes(self) -> list[str]:
+        """As --shapes has them."""
+        return [f"{batch}x{keys}" for batch, keys in self.shapes]
+
+    @property
     def fields(self) -> frozenset[str]:
         """What a version has to solve: names in `solves` of harness --list --json. With pages, too, the lengths are
         given, because a page table by itself does not say how full the last page is."""
@@ -76,14 +81,6 @@ DECODING = {
         DecodingProblem("mixed", 8, ((64, 8192),), mixed=True),
     )
 }
-
-
-def select_decoding(text: str) -> list[DecodingProblem]:
-    names = list(DECODING) if text == "all" else text.split(",")
-    for name in names:
-        if name not in DECODING:
-            raise UsageError(f"--decoding: '{name}' is not a problem; allowed: all, {', '.join(DECODING)}")
-    return [problem for name, problem in DECODING.items() if name in names]
 
 
 def select_decoding_shapes(text: str) -> list[Shape]:

@@ -53,10 +53,12 @@ class Implementation:
     name: str
     note: str
     # Creates a function that launches it once on (q, k, v, out), tensors [batch, seq_len, heads, head_dim]; a fifth
-    # argument is a Problem that is not the plain one. Launching returns the output, in `out` or elsewhere.
+    # argument is a Problem that is not the plain one. Launching returns the output, in `out` or elsewhere. In the
+    # comparison of gradients, the output and `out` are (dq, dk, dv).
     prepare: Callable[..., Callable[[], Any]]
     kernel: Kernel | None = None  # if it is a version of the ladder
     lacks: Mapping[str, str] = field(default_factory=dict)  # why it does not solve a field of a problem, by its name
+    deterministic: bool = False  # of gradients: whether repeated launches agree bit for bit
     results: dict[str, list[dict[str, Any]]] = field(default_factory=dict)  # by regime
 
     def why_not(self, fields: Iterable[str]) -> str:

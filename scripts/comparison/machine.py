@@ -19,6 +19,7 @@ from ladder import HEAD_DIM, HEADS, ROOT
 from comparison.ceilings import Ceiling
 from comparison.decoding_adapters import DecodingAdapters
 from comparison.decoding_problems import Cache
+from comparison.gradient_adapters import ForwardPass, GradientAdapters
 from comparison.implementations import Implementation, Kernel, UnavailableError
 from comparison.private_pytorch import compile_kernel
 from comparison.problems import PLAIN, Problem
@@ -26,7 +27,7 @@ from comparison.reference import Reference
 from comparison.timing import Timer
 
 
-class Machine(DecodingAdapters, Timer):
+class Machine(DecodingAdapters, GradientAdapters, Timer):
     """The GPU, PyTorch and the ladder's Python package. Tests substitute another one."""
 
     def __init__(self) -> None:
@@ -133,7 +134,10 @@ class Machine(DecodingAdapters, Timer):
             tensor.copy_(numbers)
 
     def launcher(
-        self, implementation: Implementation, tensors: tuple[Any, Any, Any, Any], problem: Problem | Cache = PLAIN
+        self,
+        implementation: Implementation,
+        tensors: tuple[Any, Any, Any, Any],
+        problem: Problem | Cache | ForwardPass = PLAIN,
     ) -> Callable[[], Any]:
         """Raises RuntimeError if it does not run."""
         launch = implementation.prepare(*tensors, *([] if problem is PLAIN else [problem]))
@@ -142,7 +146,11 @@ class Machine(DecodingAdapters, Timer):
 
     def output(self, launch: Callable[[], Any], tensors: tuple[Any, Any, Any, Any]) -> Any:  # noqa: ANN401 (a tensor)
         """The output of one launch. Raises RuntimeError for CUDA errors."""
-        tensors[3].fill_(math.nan)  # so that an unwritten element is wrong
+        outputs = tensors[3] if isinstance(tensors[3], tuple) else (tensors[3],)
+        for output in outputs:
+            output.fill_(math.nan)  # so that an unwritten element is wrong
+        free = [output.clone() for output in outputs]
+        del free  # a launch that allocates its output gets this memory, which contains NaN
         output = launch()
         self.torch.cuda.synchronize()
         return output

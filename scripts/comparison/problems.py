@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from ladder import HEADS, SHAPES
 
 from comparison.implementations import UsageError
+
+Chosen = TypeVar("Chosen")
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,11 @@ class Problem:
     @property
     def shapes(self) -> list[tuple[int, int]]:
         return [(batch, seq_len) for batch, seq_len in SHAPES if seq_len in self.seq_lens]
+
+    @property
+    def names_of_shapes(self) -> list[str]:
+        """As --shapes has them."""
+        return [str(seq_len) for seq_len in self.seq_lens]
 
     @property
     def fields(self) -> frozenset[str]:
@@ -68,9 +75,21 @@ PROBLEMS = {
 }
 
 
-def select_problems(text: str) -> list[Problem]:
-    names: Sequence[str] = list(PROBLEMS) if text == "all" else text.split(",")
+# Of which gradients are computed. Those of grouped heads are causal, as in training.
+GRADIENTS = {
+    problem.name: problem
+    for problem in (
+        Problem("full", ALL_LENGTHS),
+        Problem("causal", ALL_LENGTHS, causal=True),
+        Problem("grouped-heads", (1024, 4096, 16384), kv_heads=FEW_KV_HEADS, causal=True),
+    )
+}
+
+
+def select_problems(flag: str, text: str, known: Mapping[str, Chosen]) -> list[Chosen]:
+    """The `known` problems that the value of a flag names."""
+    names: Sequence[str] = list(known) if text == "all" else text.split(",")
     for name in names:
-        if name not in PROBLEMS:
-            raise UsageError(f"--problem: '{name}' is not a problem; allowed: all, {', '.join(PROBLEMS)}")
-    return [problem for name, problem in PROBLEMS.items() if name in names]
+        if name not in known:
+            raise UsageError(f"{flag}: '{name}' is not a problem; allowed: all, {', '.join(known)}")
+    return [problem for name, problem in known.items() if name in names]

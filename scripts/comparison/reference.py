@@ -3,15 +3,72 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from types import ModuleType
 from typing import Any
 
 from comparison.problems import PLAIN, Problem
 
 
-class Reference:
-    """Attention in float32, and how far from it a correct kernel may be."""
+class Expected:
+    """One in `every` rows of an output [batch, rows, heads, head_dim] in float32, and how far from it a correct
+    kernel may be."""
+
+    def __init__(self, torch: ModuleType, like: Any, dtype: Any, every: int) -> None:  # noqa: ANN401 (a tensor, a dtype)
+        """`like` are the selected rows of a tensor of the output's shape, and the output is of type `dtype`."""
+        self.torch, self.dtype, self.every = torch, dtype, every
+        batch, _, heads, _ = like.shape
+        self.output = torch.empty(like.shape, dtype=torch.float32, device=like.device)
+        self.error = torch.empty((batch, heads), dtype=torch.float32, device=like.device)  # caused by rounding
+
+    def add(self, batch: int, head: int, exact: Any, rounded: Any) -> None:  # noqa: ANN401 (tensors)
+        """`rounded` is the same as `exact`, but computed from operands that are rounded where a kernel rounds them."""
+        self.output[batch, :, head] = exact
+        self.error[batch, head] = (rounded.to(self.dtype).float() - exact).abs().amax()
+
+    @property
+    def allowed(self) -> Any:  # noqa: ANN401 (a tensor)
+        """[batch, heads]; as in the harness's checker."""
+        torch, largest = self.torch, self.output.abs().amax(dim=(1, 3))
+        ulp = torch.finfo(self.dtype).eps * torch.exp2(torch.floor(torch.log2(largest)))
+        return 2 * self.error + ulp
+
+    def relative_error(self, output: Any) -> float:  # noqa: ANN401 (a tensor)
+        """The largest over (batch, head) of max|output - float32| divided by the allowed error: right if at most 1."""
+        errors = []
+        for mine, exact, allowed in zip(output[:, :: self.every], self.output, self.allowed, strict=True):
+            error = (mine.float() - exact).abs().amax(dim=(0, 2))  # of one batch entry at a time; a NaN is kept
+            errors.append(self.torch.where(error == 0, error, error / allowed))  # if all is 0, no error is allowed
+        return largest_error(float(error.amax()) for error in errors)
+
+
+def largest_error(errors: Iterable[float]) -> float:
+    """A NaN is the largest."""
+    return max(errors, key=lambda error: math.inf if math.isnan(error) else error)
+
+
+def hidden(problem: Problem, row: Any, key: Any) -> Any:  # noqa: ANN401 (tensors)
+    """Whether a causal problem's mask hides a key from a row."""
+    after = key > row
+    return after if problem.window_left is None else after | (key < row - problem.window_left)
+
+
+def masked(torch: ModuleType, problem: Problem, scores: Any, rows: Any) -> Any:  # noqa: ANN401 (tensors)
+    """The scores [rows, keys] of these rows, with -inf for keys that a row does not see. Each row sees its own key, so
+    each has a maximum."""
+    if not problem.causal:
+        return scores
+    keys = torch.arange(scores.shape[1], device=scores.device)
+    return torch.where(hidden(problem, rows[:, None], keys[None, :]), -math.inf, scores)
+
+
+def rows_at_a_time(keys: int) -> int:
+    """So that their scores take 256 MB."""
+    return max(1, (1 << 28) // (4 * keys))
+
+
+class Reference(Expected):
+    """Attention in float32."""
 
     def __init__(
         self,
@@ -31,16 +88,14 @@ class Reference:
         Checking only one in `every` rows is quicker and no less strict, because the allowed error is derived from these
         rows as well.
         """
-        self.torch, self.every, self.problem = torch, every, problem
+        self.problem = problem
         q = q[:, ::every]
-        out = q.dtype if scales is None else torch.float16
+        super().__init__(torch, q, q.dtype if scales is None else torch.float16, every)
         scales = torch.ones((3, *q.shape[::2]), device=q.device) if scales is None else scales  # [3, batch, heads]
         batch, seq_len, heads, head_dim = q.shape
         scale = 1 / math.sqrt(head_dim)
         heads_per_kv_head = heads // k.shape[2]
-        rows = max(1, (1 << 28) // (4 * k.shape[1]))  # 256 MB of scores at a time
-        self.output = torch.empty(q.shape, dtype=torch.float32, device=q.device)
-        error = torch.empty((batch, heads), dtype=torch.float32, device=q.device)  # caused by rounding P and the output
+        rows = rows_at_a_time(k.shape[1])
         for b in range(batch):
             for head in range(heads):
                 of_q, of_k, of_v = scales[:, b, head]
@@ -53,26 +108,15 @@ class Reference:
                     scores = self._masked((q[b, part, head].float() * of_q @ keys.T) * scale, first * every)
                     p = torch.exp(scores - scores.amax(dim=1, keepdim=True))
                     exact = (p @ values) / p.sum(dim=1, keepdim=True)
-                    rounded = self._rounded(p, values, q.dtype, first * every).to(out).float()
+                    rounded = self._rounded(p, values, q.dtype, first * every).to(self.dtype).float()
                     errors.append((rounded - exact).abs().amax())
                     self.output[b, part, head] = exact
-                error[b, head] = torch.stack(errors).amax()
-        largest = self.output.abs().amax(dim=(1, 3))
-        ulp = torch.finfo(out).eps * torch.exp2(torch.floor(torch.log2(largest)))
-        self.allowed = 2 * error + ulp  # [batch, heads]; as in the harness's checker
+                self.error[b, head] = torch.stack(errors).amax()
 
     def _masked(self, scores: Any, first: int) -> Any:  # noqa: ANN401 (tensors)
-        """The scores [rows, keys] from row `first` on, with -inf for keys that a row does not see. Each row sees its
-        own key, so each has a maximum."""
-        if not self.problem.causal:
-            return scores
-        arange, device = self.torch.arange, scores.device
-        row = (first + self.every * arange(scores.shape[0], device=device))[:, None]
-        key = arange(scores.shape[1], device=device)[None, :]
-        hidden = key > row
-        if self.problem.window_left is not None:
-            hidden = hidden | (key < row - self.problem.window_left)
-        return self.torch.where(hidden, -math.inf, scores)
+        """The same as masked(), for scores from row `first` on."""
+        rows = first + self.every * self.torch.arange(scores.shape[0], device=scores.device)
+        return masked(self.torch, self.problem, scores, rows)
 
     def _rounded(self, p: Any, values: Any, dtype: Any, first: int) -> Any:  # noqa: ANN401 (tensors)
         """P V divided by the sums, with P rounded as in harness/worker/tensors.h (round_P), from row `first` on."""
@@ -81,13 +125,3 @@ class Reference:
         rows = first + self.every * self.torch.arange(len(p), device=p.device)
         p = (p * 2 ** (7 + rows[:, None] % 8 / 8)).to(dtype).float()
         return (p @ values) / p.sum(dim=1, keepdim=True)
-
-    def relative_error(self, output: Any) -> float:  # noqa: ANN401 (a tensor)
-        """The largest over (batch, head) of max|output - float32| divided by the allowed error: right if at most 1."""
-        errors = []
-        for mine, exact, allowed in zip(output[:, :: self.every], self.output, self.allowed, strict=True):
-            error = (mine.float() - exact).abs().amax(dim=(0, 2))  # of one batch entry at a time; a NaN is kept
-            errors.append(self.torch.where(error == 0, error, error / allowed))  # if all is 0, no error is allowed
-        return max(
-            (float(error.amax()) for error in errors), key=lambda error: math.inf if math.isnan(error) else error
-        )

@@ -1,4 +1,5 @@
-"""What the comparisons by data, by problem and of decoding have in common: tables of many cells, each timed briefly.
+"""What the comparisons by data, by problem, of decoding and of gradients have in common: tables of many cells, each
+timed briefly.
 
 Each implementation runs alone, for a shorter time than in the sustained regime, because there are many cells. It is
 right if one row in 61, of every head, is within the allowed error: these rows cover all positions in a tile.
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from comparison.attempts import attempt, is_right
+from comparison.gradient_reference import GradientReference
 from comparison.implementations import Implementation, UnavailableError, UsageError
 from comparison.machine import Machine
 from comparison.recording import Session, formatted, part_of, write
@@ -37,7 +39,7 @@ def time_cell(
     one: Implementation,
     launch: Callable[[], Any],
     tensors: Tensors,
-    reference: Reference,
+    reference: Reference | GradientReference,
     where: str,
     of: dict[str, Any],
     shape: tuple[int, int],
@@ -53,6 +55,28 @@ def time_cell(
             session.add(one, SUSTAINED, found)
             return [f"{one.name[:16]} {found['tflops']:.0f}"]
     return []
+
+
+def time_table(
+    machine: Machine,
+    session: Session,
+    arguments: argparse.Namespace,
+    table: Table,
+    tensors: Tensors,
+    problem: Any,  # noqa: ANN401 (the last argument of Implementation.prepare)
+    reference: Reference | GradientReference,
+    scores: float,
+) -> list[str]:
+    """time_cell() for all implementations of a table, whose kind is the name of a problem."""
+    cells = []
+    for one in table.implementations:
+        with attempt(session, [SUSTAINED], one, table.place, "did not run"):
+            launch = machine.launcher(one, tensors, problem)
+            cells += time_cell(
+                machine, session, arguments, one, launch, tensors, reference, table.place,
+                {"problem": table.kind}, (table.batch, table.seq_len), scores,
+            )  # fmt: skip
+    return cells
 
 
 def document(session: Session, empty: dict[str, Any]) -> dict[str, Any]:
