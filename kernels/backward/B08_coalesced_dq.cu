@@ -1,11 +1,11 @@
 // B08 · coalesced_dq
 //
 // Idea        In B07, an atomicAdd of a warp adds to eight rows of dQ: eight sectors of 32 bytes, of which it uses every second
-//             float. But nothing else reads these sums before they are converted, so they may be stored in any order. In the
-//             order of lanes, the 32 floats of an atomicAdd are neighbours, four whole sectors.
+//             float. But only convert_dQ reads these sums, so any order will do. In the order of registers, the 32 floats of
+//             an atomicAdd are neighbours and fill four sectors.
 // Changed     Where an element of dQ has its sum, and how convert_dQ finds it: a thread converts eight columns of a row.
-// Prediction  L2 adds sector by sector, and now has half as many to do. B07 gets a third of what its shared memory would
-//             allow, so this may be all that it waits for: 2x in TFLOP/s.
+// Prediction  L2 has half as many sectors to add to. If it adds sector by sector, and if B07 waits for little else, this is 2x
+//             in TFLOP/s.
 
 #include "convert.h"
 #include "gradients.h"
@@ -358,8 +358,8 @@ __global__ void __launch_bounds__(Traits::kNumThreads) flash_gradients(Attention
                      warp_row);
 }
 
-// Converts the sums of dQ: eight columns of a row per thread, which one accumulator of the row's block holds. The four lanes
-// 4 · group to 4 · group + 3 have two neighbouring columns each, in two of their registers.
+// Converts the sums of dQ: eight columns of a row per thread, which come from one accumulator. Of its registers, the four lanes
+// from 4 · group on hold two neighbouring columns each.
 template <typename Traits>
 __global__ void convert_dQ(AttentionArgs args, Gradients gradients) {
   using Element = typename Traits::Element;

@@ -311,8 +311,8 @@ __global__ void __launch_bounds__(Traits::kNumThreads) flash_gradients(Attention
                      warp_row);
 }
 
-// Converts the sums of dQ: eight columns of a row per thread, which one accumulator of the row's block holds. The four lanes
-// 4 · group to 4 · group + 3 have two neighbouring columns each, in two of their registers.
+// Converts the sums of dQ: eight columns of a row per thread, which come from one accumulator. Of its registers, the four lanes
+// from 4 · group on hold two neighbouring columns each.
 template <typename Traits>
 __global__ void convert_dQ(AttentionArgs args, Gradients gradients) {
   using Element = typename Traits::Element;
