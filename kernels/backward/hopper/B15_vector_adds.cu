@@ -1,10 +1,10 @@
 // B15 · vector_adds
 //
-// Idea        Hopper adds up to four neighbouring floats with one instruction. A thread holds four numbers of each accumulator, and
-//             their sums may be stored in any order, so these four can be neighbours.
+// Idea        Hopper adds up to four neighbouring floats with one instruction. A thread holds four numbers of each accumulator,
+//             and their sums may be stored in any order, so these four can be neighbours.
 // Changed     Where an element of dQ has its sum, and how convert_dQ finds it. The additions are atomicAdd(float4*).
-// Prediction  A quarter of the atomic instructions, of which each moves four times as much. L2 adds as many bytes as before, and
-//             that is what it takes time for: 1.02x.
+// Prediction  A quarter of the atomic instructions, of which each moves four times as much. L2 adds as many bytes as before,
+//             and that is what it takes time for: 1.02x.
 
 #include "convert.h"
 #include "gradients.h"

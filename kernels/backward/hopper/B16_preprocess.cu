@@ -1,7 +1,7 @@
 // B16 · preprocess
 //
-// Idea        exp(S - L) is 2 to the power S · log2(e) - L · log2(e). The first factor belongs in the scale of the scores. The second
-//             product is the same for all keys, and a kernel that visits each row once, for D, can compute it there.
+// Idea        exp(S - L) is 2 to the power S · log2(e) - L · log2(e). The first factor belongs in the scale of the scores. The
+//             second product is the same for all keys, and a kernel that visits each row once, for D, can compute it there.
 // Changed     row_sums also multiplies L by log2(e), and the workspace has a place for it.
 // Prediction  One of some seven instructions per score is gone, while the tensor cores compute: 1.02x.
 
@@ -41,8 +41,8 @@ struct Traits {
   static_assert(kBlockKV == kNumWarps * 16 && kBlockQ == 64, "each warpgroup owns the rows of one wgmma of Sᵀ");
 };
 
-// The workspace holds L · log2(e) and D, [batch][heads][seq_len] each, then the sums of dQ, all in fp32. Of the sums, each 16 rows form a block, in
-// the order in which the registers of a warp hold them: [batch][heads][seq_len / 16][mma_n][lane][D].
+// The workspace holds L · log2(e) and D, [batch][heads][seq_len] each, then the sums of dQ, all in fp32. Of the sums, each
+// 16 rows form a block, in the order in which a warp's registers hold them: [batch][heads][seq_len / 16][mma_n][lane][D].
 __device__ inline float* row_of_L(const AttentionArgs& args, int batch, int head) {
   return static_cast<float*>(args.workspace) + (batch * args.heads + head) * std::int64_t{args.seq_len};
 }

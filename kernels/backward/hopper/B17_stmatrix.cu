@@ -1,7 +1,7 @@
 // B17 · stmatrix
 //
-// Idea        A warp stores four 8×8 matrices of 16-bit elements with one stmatrix, the counterpart of ldmatrix. dS goes to shared
-//             memory in 16 stores of 32 bits per thread; with stmatrix it is four instructions, and one address in place of many.
+// Idea        A warp stores four 8×8 matrices of 16-bit elements with one stmatrix, the counterpart of ldmatrix. dS goes to
+//             shared memory in 16 stores of 32 bits per thread; with stmatrix it is four instructions, with fewer addresses.
 // Changed     The stores of dS.
 // Prediction  The stores stand between dS and the barrier at which both warpgroups wait, when the tensor cores have little left
 //             to do: 1.02x.
@@ -42,8 +42,8 @@ struct Traits {
   static_assert(kBlockKV == kNumWarps * 16 && kBlockQ == 64, "each warpgroup owns the rows of one wgmma of Sᵀ");
 };
 
-// The workspace holds L · log2(e) and D, [batch][heads][seq_len] each, then the sums of dQ, all in fp32. Of the sums, each 16 rows form a block, in
-// the order in which the registers of a warp hold them: [batch][heads][seq_len / 16][mma_n][lane][D].
+// The workspace holds L · log2(e) and D, [batch][heads][seq_len] each, then the sums of dQ, all in fp32. Of the sums, each
+// 16 rows form a block, in the order in which a warp's registers hold them: [batch][heads][seq_len / 16][mma_n][lane][D].
 __device__ inline float* row_of_L(const AttentionArgs& args, int batch, int head) {
   return static_cast<float*>(args.workspace) + (batch * args.heads + head) * std::int64_t{args.seq_len};
 }
