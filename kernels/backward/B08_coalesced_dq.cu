@@ -1,11 +1,11 @@
 // B08 · coalesced_dq
 //
 // Idea        In B07, an atomicAdd of a warp adds to eight rows of dQ: eight sectors of 32 bytes, of which it uses every second
-//             float. But nothing else reads these sums before they are converted, so they may be stored in any order. In the
-//             order of lanes, the 32 floats of an atomicAdd are neighbours, four whole sectors.
+//             float. But only convert_dQ reads these sums, so any order will do. In the order of registers, the 32 floats of
+//             an atomicAdd are neighbours and fill four sectors.
 // Changed     Where an element of dQ has its sum, and how convert_dQ finds it: a thread converts eight columns of a row.
-// Prediction  L2 adds sector by sector, and now has half as many to do. B07 gets a third of what its shared memory would
-//             allow, so this may be all that it waits for: 2x in TFLOP/s.
+// Prediction  L2 has half as many sectors to add to. If it adds sector by sector, and if B07 waits for little else, this is 2x
+//             in TFLOP/s.
 
 #include "convert.h"
 #include "gradients.h"
@@ -358,23 +358,23 @@ __global__ void __launch_bounds__(Traits::kNumThreads) flash_gradients(Attention
                      warp_row);
 }
 
-// Converts the sums of dQ: eight columns of a row per thread, which one accumulator of the row's block holds. The four lanes
-// 4 · group to 4 · group + 3 have two neighbouring columns each, in two of their registers.
+// Converts the sums of dQ: eight columns of a row per thread, which come from one accumulator. Of its registers, the four lanes
+// from 4 · group on hold two neighbouring columns each.
 template <typename Traits>
 __global__ void convert_dQ(AttentionArgs args, Gradients gradients) {
   using Element = typename Traits::Element;
   const int head = blockIdx.y, batch = blockIdx.z, mma_n = threadIdx.x % Traits::kChunksPerRow;
   const int query = blockIdx.x * Traits::kConvertedRows + threadIdx.x / Traits::kChunksPerRow;
   const int half = query % 16 / 8, group = query % 8;
+  auto* dQ_gmem = reinterpret_cast<uint4*>(gradients.dQ.row<Element>(batch, head, query));  // [mma_n]
   const float* sums_gmem = block_of_dQ<Traits>(args, batch, head, query / 16 * 16) + (mma_n * 4 + half * 2) * 32;
   const float4 even = *reinterpret_cast<const float4*>(&sums_gmem[group * 4]);      // columns 0, 2, 4, 6
   const float4 odd = *reinterpret_cast<const float4*>(&sums_gmem[32 + group * 4]);  // columns 1, 3, 5, 7
   const auto pack_scaled = [&](float low, float high) {
     return pack<Element>(low * args.softmax_scale, high * args.softmax_scale);
   };
-  *reinterpret_cast<uint4*>(gradients.dQ.row<Element>(batch, head, query) + mma_n * 8) =
-      make_uint4(pack_scaled(even.x, odd.x), pack_scaled(even.y, odd.y), pack_scaled(even.z, odd.z),
-                 pack_scaled(even.w, odd.w));
+  dQ_gmem[mma_n] = make_uint4(pack_scaled(even.x, odd.x), pack_scaled(even.y, odd.y), pack_scaled(even.z, odd.z),
+                              pack_scaled(even.w, odd.w));
 }
 
 template <typename Traits>
@@ -395,8 +395,8 @@ cudaError_t launch(const BackwardArgs& args, cudaStream_t stream) {
       <<<dim3(args.seq_len / Traits::kBlockQ, args.heads, args.batch), kNumThreads, 0, stream>>>(args, gradients);
   kernel<<<dim3(args.seq_len_kv / Traits::kBlockKV, args.heads, args.batch), kNumThreads, Traits::kSmemBytes, stream>>>(
       args, gradients);
-  convert_dQ<Traits>
-      <<<dim3(args.seq_len / Traits::kConvertedRows, args.heads, args.batch), kNumThreads, 0, stream>>>(args, gradients);
+  convert_dQ<Traits><<<dim3(args.seq_len / Traits::kConvertedRows, args.heads, args.batch), kNumThreads, 0, stream>>>(
+      args, gradients);
   return cudaGetLastError();
 }
 
