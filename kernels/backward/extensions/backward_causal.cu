@@ -4,7 +4,7 @@
 //             its first key on. Its CTA begins the loop there. Only the first tile of queries is cut by the diagonal: there P
 //             and dS are 0 wherever the key comes after the query. All other tiles need no mask.
 // Changed     Where the loop begins, and a masked tile at its start.
-// Prediction  Without the mask, as fast as B07. With it, the loops have half as many iterations, and half an iteration more for
+// Prediction  Without the mask, as fast as B08. With it, the loops have half as many iterations, and half an iteration more for
 //             the tile that is cut: 1.9x in time at seq_len 4096. A CTA's own costs, copying K and V and storing dK and dV, stay.
 
 #include "convert.h"
@@ -25,18 +25,20 @@ struct Traits {
   static constexpr int kChunksPerRow = kHeadDim / kChunk;
   static constexpr int kNumWarps = 4;
   static constexpr int kNumThreads = kNumWarps * 32;
+  static constexpr int kConvertedRows = kNumThreads / kChunksPerRow;  // per CTA of convert_dQ
   // K, V, Q, dO and dS, and in fp32 L and D.
   static constexpr int kSmemBytes =
       (2 * (kBlockKV + kBlockQ) * kHeadDim + kBlockKV * kBlockQ) * sizeof(Element) + 2 * kBlockQ * sizeof(float);
   static_assert(kBlockKV == kNumWarps * 16 && kBlockQ == kNumWarps * 16, "each warp owns one mma tile of either");
 };
 
-// The workspace holds D, [batch][heads][seq_len], then the sums of dQ, [batch][heads][seq_len][kHeadDim], both in fp32.
+// The workspace holds D, [batch][heads][seq_len], then the sums of dQ, both in fp32. Of the sums, each 16 rows form a block, in
+// the order in which the registers of a warp hold them: [batch][heads][seq_len / 16][mma_n][D][lane].
 __device__ inline float* row_of_D(const AttentionArgs& args, int batch, int head) {
   return static_cast<float*>(args.workspace) + (batch * args.heads + head) * std::int64_t{args.seq_len};
 }
 template <typename Traits>
-__device__ float* row_of_dQ(const AttentionArgs& args, int batch, int head, std::int64_t row) {
+__device__ float* block_of_dQ(const AttentionArgs& args, int batch, int head, std::int64_t row) {
   const std::int64_t size_of_D = std::int64_t{args.batch} * args.heads * args.seq_len;
   float* dQ = static_cast<float*>(args.workspace) + size_of_D;
   return dQ + ((batch * args.heads + head) * std::int64_t{args.seq_len} + row) * Traits::kHeadDim;
@@ -233,7 +235,7 @@ __global__ void row_sums(AttentionArgs args, Gradients gradients) {
       row_of_D(args, batch, head)[first_query + warp_row + half * 8 + group] =
           group % 2 ? sums[half][2 * half + 1] : sums[half][2 * half];
 
-  float* sums_gmem = row_of_dQ<Traits>(args, batch, head, first_query);  // [kBlockQ][kHeadDim]
+  float* sums_gmem = block_of_dQ<Traits>(args, batch, head, first_query);  // kBlockQ rows
   for (int i = threadIdx.x; i < Traits::kBlockQ * Traits::kHeadDim; i += Traits::kNumThreads) sums_gmem[i] = 0;
 }
 
@@ -262,8 +264,8 @@ __global__ void __launch_bounds__(Traits::kNumThreads)
   const Element* dO_gmem = gradients.dO.row<Element>(batch, head, 0);  // [seq_len][kHeadDim]
   const float* L_gmem = gradients.log_sum_exp + (batch * args.heads + head) * std::int64_t{args.seq_len};  // [seq_len]
   const float* D_gmem = row_of_D(args, batch, head);                                                       // [seq_len]
-  // [seq_len][kHeadDim]: the sums of dQ, from this lane's first element on
-  float* sums_gmem = row_of_dQ<Traits>(args, batch, head, warp_row + group) + pair;
+  // [seq_len / 16][mma_n][D][32]: the sums of dQ, from this lane's first element on
+  float* sums_gmem = block_of_dQ<Traits>(args, batch, head, warp_row) + threadIdx.x % 32;
 
   float dK_rmem[kHeadDim / 8][4] = {}, dV_rmem[kHeadDim / 8][4] = {};  // [mma_n][D], 16 keys × kHeadDim
 
@@ -356,8 +358,7 @@ __global__ void __launch_bounds__(Traits::kNumThreads)
       for (int mma_n = 0; mma_n < kHeadDim / 16; ++mma_n)
 #pragma unroll
         for (int i = 0; i < 4; ++i)
-          atomicAdd(&sums_gmem[q_row * kHeadDim + i / 2 * 8 * kHeadDim + first_col + mma_n * 8 + i % 2],
-                    dQ_rmem[mma_n][i]);
+          atomicAdd(&sums_gmem[q_row * kHeadDim + ((first_col / 8 + mma_n) * 4 + i) * 32], dQ_rmem[mma_n][i]);
     }
   }
 
@@ -369,17 +370,23 @@ __global__ void __launch_bounds__(Traits::kNumThreads)
                      warp_row);
 }
 
-// Converts the sums of dQ: one warp per row.
+// Converts the sums of dQ: eight columns of a row per thread, which come from one accumulator. Of its registers, the four lanes
+// from 4 · group on hold two neighbouring columns each.
 template <typename Traits>
 __global__ void convert_dQ(AttentionArgs args, Gradients gradients) {
   using Element = typename Traits::Element;
-  const int head = blockIdx.y, batch = blockIdx.z;
-  const int query = blockIdx.x * Traits::kNumWarps + threadIdx.x / 32;
-  Element* dQ_gmem = gradients.dQ.row<Element>(batch, head, query);      // [kHeadDim]
-  const float* sums_gmem = row_of_dQ<Traits>(args, batch, head, query);  // [kHeadDim]
-#pragma unroll
-  for (int d = threadIdx.x % 32; d < Traits::kHeadDim; d += 32)
-    dQ_gmem[d] = from_float<Element>(sums_gmem[d] * args.softmax_scale);
+  const int head = blockIdx.y, batch = blockIdx.z, mma_n = threadIdx.x % Traits::kChunksPerRow;
+  const int query = blockIdx.x * Traits::kConvertedRows + threadIdx.x / Traits::kChunksPerRow;
+  const int half = query % 16 / 8, group = query % 8;
+  auto* dQ_gmem = reinterpret_cast<uint4*>(gradients.dQ.row<Element>(batch, head, query));  // [mma_n]
+  const float* sums_gmem = block_of_dQ<Traits>(args, batch, head, query / 16 * 16) + (mma_n * 4 + half * 2) * 32;
+  const float4 even = *reinterpret_cast<const float4*>(&sums_gmem[group * 4]);      // columns 0, 2, 4, 6
+  const float4 odd = *reinterpret_cast<const float4*>(&sums_gmem[32 + group * 4]);  // columns 1, 3, 5, 7
+  const auto pack_scaled = [&](float low, float high) {
+    return pack<Element>(low * args.softmax_scale, high * args.softmax_scale);
+  };
+  dQ_gmem[mma_n] = make_uint4(pack_scaled(even.x, odd.x), pack_scaled(even.y, odd.y), pack_scaled(even.z, odd.z),
+                              pack_scaled(even.w, odd.w));
 }
 
 template <typename Traits>
@@ -400,14 +407,14 @@ cudaError_t launch(const BackwardArgs& args, cudaStream_t stream) {
       <<<dim3(args.seq_len / Traits::kBlockQ, args.heads, args.batch), kNumThreads, 0, stream>>>(args, gradients);
   kernel<<<dim3(args.seq_len_kv / Traits::kBlockKV, args.heads, args.batch), kNumThreads, Traits::kSmemBytes, stream>>>(
       args, gradients, args.causal);
-  convert_dQ<Traits>
-      <<<dim3(args.seq_len / Traits::kNumWarps, args.heads, args.batch), kNumThreads, 0, stream>>>(args, gradients);
+  convert_dQ<Traits><<<dim3(args.seq_len / Traits::kConvertedRows, args.heads, args.batch), kNumThreads, 0, stream>>>(
+      args, gradients);
   return cudaGetLastError();
 }
 
 const BackwardRegistration registration({
     .source = __FILE__,
-    .extends = "B07",
+    .extends = "B08",
     .deterministic = false,  // the CTAs of a head add to dQ in any order
     .solves = {.causal = true},
     .configurations = {configuration<Traits<__half>>("64x64", backward_launch<launch<Traits<__half>>>,

@@ -28,6 +28,7 @@ struct Traits {
   static constexpr int kChunksPerRow = kHeadDim / kChunk;
   static constexpr int kNumWarps = 4;
   static constexpr int kNumThreads = kNumWarps * 32;
+  static constexpr int kConvertedRows = kNumThreads / kChunksPerRow;  // per CTA of convert_dQ
   // K, V, Q, dO and dS, and in fp32 L and D.
   static constexpr int kSmemBytes =
       (2 * (kBlockKV + kBlockQ) * kHeadDim + kBlockKV * kBlockQ) * sizeof(Element) + 2 * kBlockQ * sizeof(float);
@@ -40,8 +41,8 @@ __host__ __device__ std::int64_t padded(unsigned seq_len) {
   return (seq_len + Traits::kBlockQ - 1) / Traits::kBlockQ * Traits::kBlockQ;
 }
 
-// The workspace holds L and D, [batch][heads][padded seq_len] each, then the sums of dQ, [batch][heads][padded seq_len][kHeadDim],
-// all in fp32.
+// The workspace holds L and D, [batch][heads][padded seq_len] each, then the sums of dQ, all in fp32. Of the sums, each 16 rows
+// form a block, in the order in which the registers of a warp hold them: [batch][heads][padded seq_len / 16][mma_n][D][lane].
 template <typename Traits>
 __device__ float* row_of_L(const AttentionArgs& args, int batch, int head) {
   return static_cast<float*>(args.workspace) + (batch * args.heads + head) * padded<Traits>(args.seq_len);
@@ -51,7 +52,7 @@ __device__ float* row_of_D(const AttentionArgs& args, int batch, int head) {
   return row_of_L<Traits>(args, args.batch + batch, head);
 }
 template <typename Traits>
-__device__ float* row_of_dQ(const AttentionArgs& args, int batch, int head, std::int64_t row) {
+__device__ float* block_of_dQ(const AttentionArgs& args, int batch, int head, std::int64_t row) {
   float* dQ = row_of_L<Traits>(args, 2 * args.batch, 0);
   return dQ + ((batch * args.heads + head) * padded<Traits>(args.seq_len) + row) * Traits::kHeadDim;
 }
@@ -260,7 +261,7 @@ __global__ void row_sums(AttentionArgs args, Gradients gradients) {
   }
 
   // The sums of dQ begin with 0.
-  float* sums_gmem = row_of_dQ<Traits>(args, batch, head, first_query);  // [kBlockQ][kHeadDim]
+  float* sums_gmem = block_of_dQ<Traits>(args, batch, head, first_query);  // kBlockQ rows
   for (int i = threadIdx.x; i < Traits::kBlockQ * Traits::kHeadDim; i += Traits::kNumThreads) sums_gmem[i] = 0;
 }
 
@@ -286,8 +287,8 @@ __global__ void __launch_bounds__(Traits::kNumThreads)
   const int warp_row = threadIdx.x / 32 * 16;  // the first of the rows that this warp owns, of keys and of dQ
   // The query that sees the keys up to kv_row. It may be negative: then all queries see the whole tile.
   const int diagonal = kv_row - (args.seq_len_kv - args.seq_len);
-  // [heads][padded seq_len][kHeadDim]: the sums of dQ, from this lane's first element on
-  float* sums_gmem = row_of_dQ<Traits>(args, batch, 0, warp_row + group) + pair;
+  // [heads][padded seq_len / 16][mma_n][D][32]: the sums of dQ, from this lane's first element on
+  float* sums_gmem = block_of_dQ<Traits>(args, batch, 0, warp_row) + threadIdx.x % 32;
 
   float dK_rmem[kHeadDim / 8][4] = {}, dV_rmem[kHeadDim / 8][4] = {};  // [mma_n][D], 16 keys × kHeadDim
 
@@ -396,8 +397,7 @@ __global__ void __launch_bounds__(Traits::kNumThreads)
       for (int mma_n = 0; mma_n < kHeadDim / 16; ++mma_n)
 #pragma unroll
         for (int i = 0; i < 4; ++i)
-          atomicAdd(&sums_gmem[sums_row * kHeadDim + i / 2 * 8 * kHeadDim + first_col + mma_n * 8 + i % 2],
-                    dQ_rmem[mma_n][i]);
+          atomicAdd(&sums_gmem[sums_row * kHeadDim + ((first_col / 8 + mma_n) * 4 + i) * 32], dQ_rmem[mma_n][i]);
     }
   }
 
@@ -409,18 +409,24 @@ __global__ void __launch_bounds__(Traits::kNumThreads)
                      warp_row, num_keys);
 }
 
-// Converts the sums of dQ: one warp per row.
+// Converts the sums of dQ: eight columns of a row per thread, which come from one accumulator. Of its registers, the four lanes
+// from 4 · group on hold two neighbouring columns each.
 template <typename Traits>
 __global__ void convert_dQ(AttentionArgs args, Gradients gradients) {
   using Element = typename Traits::Element;
-  const int head = blockIdx.y, batch = blockIdx.z;
-  const int query = blockIdx.x * Traits::kNumWarps + threadIdx.x / 32;
+  const int head = blockIdx.y, batch = blockIdx.z, mma_n = threadIdx.x % Traits::kChunksPerRow;
+  const int query = blockIdx.x * Traits::kConvertedRows + threadIdx.x / Traits::kChunksPerRow;
   if (query >= args.seq_len) return;
-  Element* dQ_gmem = gradients.dQ.row<Element>(batch, head, query);      // [kHeadDim]
-  const float* sums_gmem = row_of_dQ<Traits>(args, batch, head, query);  // [kHeadDim]
-#pragma unroll
-  for (int d = threadIdx.x % 32; d < Traits::kHeadDim; d += 32)
-    dQ_gmem[d] = from_float<Element>(sums_gmem[d] * args.softmax_scale);
+  const int half = query % 16 / 8, group = query % 8;
+  auto* dQ_gmem = reinterpret_cast<uint4*>(gradients.dQ.row<Element>(batch, head, query));  // [mma_n]
+  const float* sums_gmem = block_of_dQ<Traits>(args, batch, head, query / 16 * 16) + (mma_n * 4 + half * 2) * 32;
+  const float4 even = *reinterpret_cast<const float4*>(&sums_gmem[group * 4]);      // columns 0, 2, 4, 6
+  const float4 odd = *reinterpret_cast<const float4*>(&sums_gmem[32 + group * 4]);  // columns 1, 3, 5, 7
+  const auto pack_scaled = [&](float low, float high) {
+    return pack<Element>(low * args.softmax_scale, high * args.softmax_scale);
+  };
+  dQ_gmem[mma_n] = make_uint4(pack_scaled(even.x, odd.x), pack_scaled(even.y, odd.y), pack_scaled(even.z, odd.z),
+                              pack_scaled(even.w, odd.w));
 }
 
 template <typename Traits>
@@ -439,7 +445,7 @@ cudaError_t launch(const BackwardArgs& args, cudaStream_t stream) {
   const Gradients& gradients = args.gradients;
   const int q_tiles = padded<Traits>(args.seq_len) / Traits::kBlockQ;
   const int kv_tiles = (args.seq_len_kv - 1) / Traits::kBlockKV + 1;
-  const int groups = (args.seq_len - 1) / Traits::kNumWarps + 1;  // of rows of dQ
+  const int groups = (args.seq_len - 1) / Traits::kConvertedRows + 1;  // of rows of dQ
   row_sums<Traits><<<dim3(q_tiles, args.heads, args.batch), kNumThreads, 0, stream>>>(args, gradients);
   kernel<<<dim3(kv_tiles, args.kv_heads, args.batch), kNumThreads, Traits::kSmemBytes, stream>>>(
       args, gradients, args.causal, args.kv_heads);
