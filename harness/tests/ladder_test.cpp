@@ -28,8 +28,10 @@ using testing::UnorderedElementsAreArray;
 
 constexpr int kMostLinesInADiff = 60;  // to add, and as many to remove
 // Their step from the version before may be larger; 17 begins the Hopper track, D02 adds a second kernel, and in fp8
-// everything has a different layout. B02 and B03 are to the backward track what 03 and 04 are to the ladder.
-const std::set<std::string> kReplaceStructure = {"02", "03", "04", "17", "B02", "B03", "B10", "D02", "D03", "fp8"};
+// everything has a different layout. B02 and B03 are to the backward track what 03 and 04 are to the ladder, B09 moves dQ to a
+// kernel of its own, and B10 begins Hopper's part.
+const std::set<std::string> kReplaceStructure = {"02",  "03",  "04",  "17",  "B02", "B03",
+                                                 "B09", "B10", "D02", "D03", "fp8"};
 
 std::filesystem::path path_of(const Version& version) {
   return std::filesystem::path(FLASH_LADDER_SOURCE_DIR) / version.source;

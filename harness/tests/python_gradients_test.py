@@ -83,7 +83,7 @@ def test_a_window_with_the_causal_mask(fl: ModuleType) -> None:
 
 
 @pytest.mark.parametrize(("fields", "version"), [
-    ({}, "B07_prefetch"), ({"deterministic": True}, "B08_dq_apart"), ({"causal": True}, "backward_causal"),
+    ({}, "B08_coalesced_dq"), ({"deterministic": True}, "B09_dq_apart"), ({"causal": True}, "backward_causal"),
     ({"k": K[:, 1:], "v": V[:, 1:]}, "backward_any_length"),
     ({"k": K[:, :, :1], "v": V[:, :, :1]}, "backward_grouped_heads"),
     ({"window": (9, -1)}, "backward_window"), ({"window": (-1, 9)}, "backward_window"),
@@ -123,7 +123,7 @@ REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "a part of a tile, deterministic": (
         {"k": K[:, :63], "v": V[:, :63], "deterministic": True},
         ValueError,
-        "63 is not a multiple of 64, the keys of a tile of B08_dq_apart",
+        "63 is not a multiple of 64, the keys of a tile of B09_dq_apart",
     ),
     "grouped heads": ({"k": K[:, :, :1], "v": V[:, :, :1], "kernel": "B07"}, ValueError, "k.shape[2]"),
     "causal": ({"causal": True, "kernel": "B07"}, ValueError, "causal=True is not supported by B07_prefetch"),

@@ -1,10 +1,10 @@
 // B09 · dq_apart
 //
-// Idea        dQ is a sum over keys, dK and dV are sums over queries. Whichever loop is the inner one, CTAs share the other sum.
-//             Give each sum the loop that suits it: dQ has a kernel of its own, with a CTA per tile of queries and a loop over
-//             keys. It computes S and dP once more. In return, nothing is added in memory, and repeated launches agree bit for bit.
-// Changed     The loop over queries ends with dK. There, dS stays in registers, as P does, which saves a tile and a barrier. The
-//             other kernel has K and V in place of Q and dO, and its dS becomes the operand A of dQ += dS K in registers.
+// Idea        dQ is a sum over keys, dK and dV are sums over queries. Whichever loop is the inner one, CTAs share the other
+//             sum. Give each sum the loop that suits it: dQ has a kernel of its own, with a CTA per tile of queries and a loop
+//             over keys. It computes S and dP once more. In return, nothing is added in memory, and launches agree bit for bit.
+// Changed     The structure: the loop over queries ends with dK. There, dS stays in registers, as P does, which saves a tile
+//             and a barrier. The other kernel has K and V in place of Q and dO, and dS as the operand A of dQ += dS K.
 // Prediction  7 products instead of 5. In B08, dQ with its atomics takes a fifth of the time, and the other kernel has three
 //             products where the rest of that loop has four: 0.8 + 0.6 of B08's time, 0.7x in TFLOP/s.
 
