@@ -322,16 +322,18 @@ class Facts:
             raise NotRecordedError(f"{kernel} is not recorded at seq_len {seq_len} with {fields}")
         return min(found)
 
-    def kv_gb_per_s(self, kernel: str, batch: int, keys: int, kv_heads: int = 8, page_size: int = 0) -> float:
+    def kv_gb_per_s(
+        self, kernel: str, batch: int, keys: int, kv_heads: int = 8, page_size: int = 0, mixed: bool = False
+    ) -> float:
         """The metric of the decoding track, by `harness --record`, for one query and 32 heads in fp16. page_size 0:
-        K and V are not paged."""
+        K and V are not paged. mixed: the sequences have different lengths, of at most `keys`."""
         found = [
             result["kv_gb_per_s"]
             for result in self._profile(DEVICE, kernel)["results"]
             if result["problem"].get("kv_heads", 32) == kv_heads
             and (result["problem"]["batch"], result["problem"]["seq_len_kv"]) == (batch, keys)
             and result["problem"]["dtype"] == "fp16"
-            and "lengths_kv" not in result["problem"]
+            and ("lengths_kv" in result["problem"]) == mixed
             and result["problem"].get("page_size", 0) == page_size
         ]
         if not found:
