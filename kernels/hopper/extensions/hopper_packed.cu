@@ -3,7 +3,7 @@
 // Idea        Packed sequences follow one another in one tensor, without padding, and TMA cuts boxes only at a tensor's ends.
 //             A tensor map may have a dimension whose stride is one row: at its coordinate b, row 0 is row b of the tensor.
 //             If a sequence begins there, the rows before it have negative numbers, and TMA fills them with zeros.
-// Changed     This dimension replaces the batch in the maps of K, V and O. O's ends where a sequence ends, so that the next
+// Changed     This dimension replaces the batch in the maps of K, V and O. The map of O ends with a sequence, so that the next
 //             one is not overwritten. The list leaves out tiles of padding, and says where a tile's sequence begins.
 // Prediction  Without offsets, as fast as hopper_longest_first. 64 sequences of log-normal lengths, 1,024 on average and 5,196
 //             at most, have 374 query tiles per head instead of 1,792. With the causal mask, this is 1.67 times as fast as
