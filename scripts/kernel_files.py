@@ -53,7 +53,8 @@ def kernel_files(root: Path) -> list[KernelFile]:
     """All kernels of a source tree: in order of number, then gradients, decoding, and the extensions by name."""
     patterns = ("[0-9][0-9]_*.cu", "hopper/[0-9][0-9]_*.cu", "backward/B[0-9][0-9]_*.cu")
     patterns += ("backward/hopper/B[0-9][0-9]_*.cu", "decoding/D[0-9][0-9]_*.cu")
-    patterns += ("extensions/*.cu", "hopper/extensions/*.cu", "backward/extensions/*.cu", "backward/hopper/extensions/*.cu")
+    patterns += ("extensions/*.cu", "hopper/extensions/*.cu")
+    patterns += ("backward/extensions/*.cu", "backward/hopper/extensions/*.cu")
     found = [path for pattern in patterns for path in (root / "kernels").glob(pattern)]
     files = [KernelFile(path.relative_to(root).as_posix()) for path in found]
     return sorted(files, key=lambda one: (one.number is None, one.number or 0, one.kernel == one.stem, one.stem))

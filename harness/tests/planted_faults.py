@@ -43,7 +43,7 @@ class Fault:
     def file(self) -> str:
         """The kernel's file, relative to kernels/ and without its suffix."""
         if self.is_backward:
-            on_hopper = not self.is_extension and self.kernel >= "B10"
+            on_hopper = self.kernel.startswith("backward_hopper_") if self.is_extension else self.kernel >= "B10"
             return f"backward/{'hopper/' * on_hopper}{'extensions/' * self.is_extension}{self.kernel}"
         if self.is_decoding:
             return f"decoding/{self.kernel}"
