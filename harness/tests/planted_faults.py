@@ -2958,7 +2958,7 @@ FAULTS += [
         "step / kStages % 2",
         "q_tile / kStages % 2",
         "race",
-        "Starts S = A Bᵀ + 10",
+        "Starts S = A Bᵀ + 7",
     ),
     Fault(
         "a tile goes to the other buffer",

@@ -4,7 +4,7 @@
 //             an iteration. With a second buffer they start in the middle, at the barrier for dS, which everybody reaches only
 //             after the iteration before. With a second dS, this barrier is enough for all buffers.
 // Changed     Q, dO, L, D and dS have two buffers each, and the barrier at the end is gone.
-// Prediction  The copies have a whole iteration to arrive, and the warpgroups meet once instead of twice: 1.1x.
+// Prediction  The copies have half an iteration more to arrive, and the warpgroups meet once instead of twice: 1.1x.
 
 #include "convert.h"
 #include "gradients.h"
