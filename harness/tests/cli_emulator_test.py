@@ -92,6 +92,12 @@ def test_a_version_of_several_kernels_has_totals_of_each(emulator: Cli) -> None:
     assert "By kernel" not in emulator(K, "07", *EMULATOR).out
 
 
+def test_gradients_of_designed_scores_do_not_overflow(emulator: Cli) -> None:
+    problem = ["--data", "adversarial", "--seq-len", "64", "--seq-len-kv", "384", "--heads", "30"]
+    (result,) = results(emulator, K, "B17", *EMULATOR, *problem)
+    assert result["correct"]
+
+
 def test_all_lines(emulator: Cli) -> None:
     lines = emulator(K, "05", *EMULATOR, "--lines").out.split("  Lines\n")[1].split("\n\n")[0].splitlines()
     numbers = [int(place[1]) for line in lines if (place := re.search(r" :(\d+) ", line))]

@@ -29,6 +29,8 @@ float factor_of(OutputGradient output_gradient) {
       return 1;
     case OutputGradient::large:
       return 4096;
+    case OutputGradient::reduced:
+      return 1.0f / 16;
     case OutputGradient::small:
       return 1e-4f;
   }

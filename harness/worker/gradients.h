@@ -20,9 +20,10 @@ namespace flash_ladder {
 /// The size of dO's elements, z · factor, where z is a standard normal number. A loss that is a mean over many tokens has small
 /// gradients, and loss scaling makes them large (Micikevicius et al., "Mixed Precision Training", 2018).
 enum class OutputGradient {
-  normal,  // factor 1
-  large,   // factor 4096: the largest elements exceed 10^4
-  small,   // factor 10^-4: close to the smallest normal number of fp16
+  normal,   // factor 1
+  large,    // factor 4096: the largest elements exceed 10^4
+  reduced,  // factor 1/16: for Q and K that are so large that gradients would overflow fp16 otherwise
+  small,    // factor 10^-4: close to the smallest normal number of fp16
 };
 
 /// dO, and what the forward pass leaves behind: O, computed in float64 and rounded to the type, and L, rounded to fp32.
