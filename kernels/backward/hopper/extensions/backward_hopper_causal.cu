@@ -4,7 +4,7 @@
 //             queries, so the diagonal cuts two tiles of queries: for each warpgroup the one that has the positions of its keys.
 //             Of the first tile, the second warpgroup sees nothing, and computes it in vain.
 // Changed     Where the loop begins, and a mask in its first two iterations.
-// Prediction  Without the mask, as fast as B17. With it, a CTA has half as many iterations on average, and one more: 1.9x in time
+// Prediction  Without the mask, as fast as B16. With it, a CTA has half as many iterations on average, and one more: 1.9x in time
 //             at seq_len 4096. Its own costs, copying K and V and storing dK and dV, stay.
 
 #include "convert.h"
@@ -43,21 +43,20 @@ struct Traits {
   static_assert(kBlockKV == kNumWarps * 16 && kBlockQ == 64, "each warpgroup owns the rows of one wgmma of Sᵀ");
 };
 
-// The workspace holds L · log2(e) and D, [batch][heads][seq_len] each, then the sums of dQ, all in fp32. Of the sums, each 16 rows form a block, in
+// The workspace holds D, [batch][heads][seq_len], then the sums of dQ, both in fp32. Of the sums, each 16 rows form a block, in
 // the order in which the registers of a warp hold them: [batch][heads][seq_len / 16][mma_n][lane][D].
-__device__ inline float* row_of_L(const AttentionArgs& args, int batch, int head) {
-  return static_cast<float*>(args.workspace) + (batch * args.heads + head) * std::int64_t{args.seq_len};
-}
 __device__ inline float* row_of_D(const AttentionArgs& args, int batch, int head) {
-  return row_of_L(args, args.batch + batch, head);
+  return static_cast<float*>(args.workspace) + (batch * args.heads + head) * std::int64_t{args.seq_len};
 }
 template <typename Traits>
 __device__ float* block_of_dQ(const AttentionArgs& args, int batch, int head, std::int64_t row) {
-  float* dQ = row_of_L(args, 2 * args.batch, 0);
+  const std::int64_t size_of_D = std::int64_t{args.batch} * args.heads * args.seq_len;
+  float* dQ = static_cast<float*>(args.workspace) + size_of_D;
   return dQ + ((batch * args.heads + head) * std::int64_t{args.seq_len} + row) * Traits::kHeadDim;
 }
 
-constexpr float kLog2e = 1.44269504f;  // the hardware's exponential has base 2
+// exp(x) = 2^(x · log2(e)): the hardware's exponential has base 2.
+__device__ inline float exp_approx(float x) { return exp2_approx(x * 1.44269504f); }  // log2(e)
 
 // The offset of element (row, col) of a tile of kRows rows in shared memory, counted in elements from the start of the
 // tile, [2][kRows][64], or [kRows][64] for dS. The XOR is the 128-byte swizzle; hopper/wgmma.h has the picture.
@@ -155,7 +154,7 @@ __device__ void store_rows(Element* gmem, std::int64_t row_stride, const float (
 
 // D = rowsum(dO ∘ O): 16 rows per warp. The sums are the diagonal of O dOᵀ, computed by the mmas that compute dPᵀ: if a row
 // sees only one key, O is that row of V, and dP - D must be exactly 0. The tensor cores do 16 times the work, but the
-// loads take longer. Then the CTA multiplies L by log2(e), and sets its rows of the sums of dQ to 0.
+// loads take longer. Then the CTA sets its rows of the sums of dQ to 0.
 template <typename Traits>
 __global__ void row_sums(AttentionArgs args, Gradients gradients) {
   using Element = typename Traits::Element;
@@ -186,9 +185,6 @@ __global__ void row_sums(AttentionArgs args, Gradients gradients) {
       row_of_D(args, batch, head)[first_query + warp_row + half * 8 + group] =
           group % 2 ? sums[half][2 * half + 1] : sums[half][2 * half];
 
-  const float* L_gmem = gradients.log_sum_exp + (batch * args.heads + head) * std::int64_t{args.seq_len};  // [seq_len]
-  if (threadIdx.x < Traits::kBlockQ)
-    row_of_L(args, batch, head)[first_query + threadIdx.x] = L_gmem[first_query + threadIdx.x] * kLog2e;
   float* sums_gmem = block_of_dQ<Traits>(args, batch, head, first_query);  // kBlockQ rows
   for (int i = threadIdx.x; i < Traits::kBlockQ * Traits::kHeadDim; i += Traits::kSumsThreads) sums_gmem[i] = 0;
 }
@@ -223,9 +219,8 @@ __global__ void __launch_bounds__(Traits::kNumThreads)
   // The query that sees the keys up to kv_row. It may be negative: then all queries see the whole tile, or the rest of it.
   const int diagonal = kv_row - (args.seq_len_kv - args.seq_len);
   const int first_q_tile = causal ? max(diagonal, 0) / kBlockQ : 0;
-  const float* L_gmem = row_of_L(args, batch, head);  // [seq_len]
-  const float* D_gmem = row_of_D(args, batch, head);  // [seq_len]
-  const float scale = args.softmax_scale * kLog2e;
+  const float* L_gmem = gradients.log_sum_exp + (batch * args.heads + head) * std::int64_t{args.seq_len};  // [seq_len]
+  const float* D_gmem = row_of_D(args, batch, head);                                                       // [seq_len]
   // [seq_len / 16][mma_n][32][D]: the sums of dQ, from this lane's first element on
   float* sums_gmem = block_of_dQ<Traits>(args, batch, head, warp_row % 64) + warpgroup * (kHeadDim / 16 * 32 * 4) +
                      threadIdx.x % 32 * 4;
@@ -289,7 +284,7 @@ __global__ void __launch_bounds__(Traits::kNumThreads)
       const float2 L = *reinterpret_cast<const float2*>(&L_smem[stage * kBlockQ + mma_n * 8 + pair]);
 #pragma unroll
       for (int i = 0; i < 4; ++i)
-        S_rmem[mma_n][i] = exp2_approx(S_rmem[mma_n][i] * scale - (i % 2 ? L.y : L.x));  // now it is P
+        S_rmem[mma_n][i] = exp_approx(S_rmem[mma_n][i] * args.softmax_scale - (i % 2 ? L.y : L.x));  // now it is P
     }
 
     // dV += Pᵀ dO.
@@ -370,7 +365,7 @@ __global__ void convert_dQ(AttentionArgs args, Gradients gradients) {
 
 template <typename Traits>
 std::size_t workspace_bytes(const AttentionProblem& problem) {
-  return problem.batch * problem.heads * problem.seq_len * (2 + Traits::kHeadDim) * sizeof(float);
+  return problem.batch * problem.heads * problem.seq_len * (1 + Traits::kHeadDim) * sizeof(float);
 }
 
 template <typename Traits>
@@ -404,7 +399,7 @@ cudaError_t launch(const BackwardArgs& args, cudaStream_t stream) {
 
 const BackwardRegistration registration({
     .source = __FILE__,
-    .extends = "B17",
+    .extends = "B16",
     .architecture = Architecture::sm_90a,
     .deterministic = false,  // the CTAs of a head add to dQ in any order
     .solves = {.causal = true},
