@@ -249,8 +249,9 @@ def test_asynchronous_work_may_be_done_early_too(done_early: dict[str, dict], ke
     result = done_early[kernel.kernel]
     assert result["correct"] is True and result["findings"] == []
     assert result["counters"]["wgmma_instructions"] > 0 and result["counters"]["wgmma_operand_wavefronts"] > 0
-    if kernel.number != 17:  # whose copies are done by threads
+    if kernel.stem not in ("17_wgmma", "B10_wgmma", "B11_two_warpgroups"):  # whose copies are done by threads
         assert result["counters"]["tma_load_bytes"] > 0
+    if kernel.number != 17 and not kernel.is_backward:  # of which other kernels compute D and convert dQ
         assert (result["counters"]["global_load_bytes"] > 0) == (kernel.stem == "fp8"), "its scales, and nothing else"
 
 
