@@ -2907,7 +2907,7 @@ FAULTS += [
         "query >= args.seq_len",
         "query > args.seq_len",
         "out_of_bounds",
-        "Converts the sums of dQ + 14",
+        "Converts the sums of dQ + 13",
     ),
     Fault(
         "a tile of dK and dV is stored as a whole",
