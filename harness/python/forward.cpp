@@ -292,8 +292,8 @@ const Version& fastest_version(const AttentionProblem& problem, bool log_sum_exp
 }
 
 // The newest version of the call's kind that the device runs and that solves the problem. If only extensions do, on a Hopper GPU
-// preferably one of Hopper's, and of these the one that solves the fewest other fields; if none does, the newest version, of which the caller says what it does not solve. A version for
-// gradients that adds with atomics is faster than a deterministic one.
+// preferably one of Hopper's, and of these the one that solves the fewest other fields; if none does, the newest version, of which
+// the caller says what it does not solve. A version for gradients that adds with atomics is faster than a deterministic one.
 const Version& newest_for(const Call& call, const AttentionProblem& problem, const DeviceInfo& device,
                           bool without_tma) {
   const auto rank = [](const Version& version) {

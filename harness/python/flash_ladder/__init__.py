@@ -344,8 +344,8 @@ def backward(
 
     kernel         a version of the backward track, "B07"; None is the newest one that the device runs and that solves
                    the problem, of those that are deterministic or of those that are not
-    causal         as in forward(); no deterministic version supports either
-    window
+    causal, window
+                   as in forward(); no deterministic version supports either
     deterministic  whether repeated calls have to return the same bits. Otherwise, several CTAs add to an element of dq
                    in any order, which is faster. With it, every head of q needs its own head of k and v, and each
                    seq_len a multiple of 64
