@@ -320,7 +320,7 @@ __global__ void convert_dQ(AttentionArgs args, Gradients gradients) {
   const auto pack_scaled = [&](float low, float high) {
     return pack<Element>(low * args.softmax_scale, high * args.softmax_scale);
   };
-  *reinterpret_cast<uint4*>(gradients.dQ.row<Element>(batch, head, query) + mma_n * 8) = make_uint4(
+  reinterpret_cast<uint4*>(gradients.dQ.row<Element>(batch, head, query))[mma_n] = make_uint4(
       pack_scaled(even.x, odd.x), pack_scaled(even.y, odd.y), pack_scaled(even.z, odd.z), pack_scaled(even.w, odd.w));
 }
 

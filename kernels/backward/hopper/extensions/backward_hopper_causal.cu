@@ -357,9 +357,8 @@ __global__ void convert_dQ(AttentionArgs args, Gradients gradients) {
   }
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    // As an assignment, the compiler would divide this store into four.
-    __stwb(reinterpret_cast<uint4*>(gradients.dQ.row<Element>(batch, head, first_query + half * 8 + group) + mma_n * 8),
-           make_uint4(dQ_rmem[half][0], dQ_rmem[half][1], dQ_rmem[half][2], dQ_rmem[half][3]));
+    reinterpret_cast<uint4*>(gradients.dQ.row<Element>(batch, head, first_query + half * 8 + group))[mma_n] =
+        make_uint4(dQ_rmem[half][0], dQ_rmem[half][1], dQ_rmem[half][2], dQ_rmem[half][3]);
   }
 }
 
