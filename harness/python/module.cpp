@@ -71,10 +71,11 @@ nb::dict dict_of(const DeviceInfo& info) {
   return dict;
 }
 
-nb::list kernels() {
+// Those that compute gradients, or all others, which compute O.
+nb::list kernels(bool gradients) {
   nb::list names;
   for (const Version& version : versions())
-    if (version.kind != ProblemKind::backward) names.append(label(version));  // forward() refuses those
+    if ((version.kind == ProblemKind::backward) == gradients) names.append(label(version));
   return names;
 }
 
@@ -204,7 +205,7 @@ void define_functions(nb::module_& module, Place place) {
   for (const Version& version : versions())
     if (const auto why = why_not_its_own_code(version)) throw nb::import_error(why->c_str());
   nb::register_exception_translator(translate_exception);
-  module.def("kernels", &kernels);
+  module.def("kernels", &kernels, nb::arg("gradients"));
   module.def("configs", &configs, nb::arg("kernel"));
   module.def("device_info", [](int device) { return dict_of(device_info(device)); }, nb::arg("device"));
   module.def(

@@ -48,7 +48,7 @@ class MadeUpMachine:
         self.stops_after = 10**6  # after this many of them
         self.problems: list[tuple[int, int, str, int]] = []
 
-    def kernels(self) -> list[str]:
+    def kernels(self, *, gradients: bool) -> list[str]:
         return KNOWN
 
     def ours(self, kernel: Any) -> Any:  # noqa: ANN401 (peers.Kernel, peers.Implementation)

@@ -31,7 +31,7 @@ class DataMachine(MadeUpMachine):
         self.prepared: list[str] = []
         self.wrong_on = ""
 
-    def kernels(self) -> list[str]:
+    def kernels(self, *, gradients: bool) -> list[str]:
         return KNOWN
 
     def launcher(self, implementation: object, tensors: tuple[object, ...]) -> object:

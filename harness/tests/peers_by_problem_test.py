@@ -78,7 +78,7 @@ class ProblemMachine(MadeUpMachine):
         self.problem: Problem | None = None
         self.wrong_on: tuple[str, str] = ("", "")
 
-    def kernels(self) -> list[str]:
+    def kernels(self, *, gradients: bool) -> list[str]:
         return list(VERSIONS)
 
     def peers(self, without: set[str], dtype: str) -> tuple[list[Any], dict[str, str]]:
@@ -318,7 +318,8 @@ def test_what_is_missing(
     capsys: pytest.CaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(by_problem_machine, "kernels", lambda: [name for name in VERSIONS if name != "hopper_pairs"])
+    all_but_one = [name for name in VERSIONS if name != "hopper_pairs"]
+    monkeypatch.setattr(by_problem_machine, "kernels", lambda **_: all_but_one)
     assert peers.main(["--problem", "all"], lambda: by_problem_machine) == 3
     err = capsys.readouterr().err
     assert "older than the harness, it has no hopper_pairs; install it again" in err

@@ -40,7 +40,7 @@ class DecodingMachine(MadeUpMachine):
         self.caches: list[tuple[str, int, int, str, int]] = []
         self.wrong_on = ("", "")
 
-    def kernels(self) -> list[str]:
+    def kernels(self, *, gradients: bool) -> list[str]:
         return list(SOLVES)
 
     def decoding_version(self, kernel: Any) -> Any:  # noqa: ANN401 (peers.Kernel, peers.Implementation)
@@ -220,7 +220,7 @@ def test_a_package_without_the_newest_version_is_refused(
     capsys: pytest.CaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(decoding_machine, "kernels", lambda: ["D01_one_query", "D05_four_warps"])
+    monkeypatch.setattr(decoding_machine, "kernels", lambda **_: ["D01_one_query", "D05_four_warps"])
     assert peers.main(["--decoding", "all"], lambda: decoding_machine) == 3
     assert "older than the harness, it has no D06; install it again" in capsys.readouterr().err
     assert peers.main(["--decoding", "mixed", "--kernels", "all"], lambda: decoding_machine) == 0

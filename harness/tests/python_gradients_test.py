@@ -160,6 +160,11 @@ def test_what_is_refused(fl: ModuleType, name: str) -> None:
         fl.backward(**(GIVEN | changed))
 
 
+def test_the_versions_for_gradients(fl: ModuleType) -> None:
+    assert sorted(fl.kernels(gradients=True)) == sorted(BACKWARD)
+    assert not set(fl.kernels()) & set(BACKWARD)
+
+
 def test_forward_refuses_a_version_for_gradients(fl: ModuleType) -> None:
     with pytest.raises(ValueError, match="B07_prefetch computes dQ, dK and dV, not O"):
         fl.forward(Q, K, V, kernel="B07")

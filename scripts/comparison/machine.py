@@ -66,8 +66,8 @@ class Machine(DecodingAdapters, GradientAdapters, Timer):
             ) from error
         return flash_ladder
 
-    def kernels(self) -> list[str]:
-        return self.ladder.kernels()
+    def kernels(self, *, gradients: bool) -> list[str]:
+        return self.ladder.kernels(gradients=gradients)
 
     def dtype(self, name: str) -> Any:  # noqa: ANN401 (a torch.dtype)
         return {"fp16": self.torch.float16, "bf16": self.torch.bfloat16, "e4m3": self.torch.float8_e4m3fn}[name]

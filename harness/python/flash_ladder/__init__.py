@@ -99,11 +99,12 @@ class DeviceInfo:
     driver: str  # "580.159.04"; empty for the virtual GPU
 
 
-def kernels() -> list[str]:
-    """The versions of the ladder that compute O, in order, then its extensions: ["01_naive", …]. `kernel=` accepts each
-    of these, or its number: "01" or 1.
+def kernels(*, gradients: bool = False) -> list[str]:
+    """The versions of the ladder that compute O, in order, then its extensions: ["01_naive", …]. `kernel=` of forward()
+    and decode() accepts each of these, or its number: "01" or 1. With `gradients`, those that compute gradients, for
+    backward(): ["B01_naive", …].
     """
-    return _gpu.kernels()
+    return _gpu.kernels(gradients)
 
 
 def configs(kernel: str | int | None = None) -> list[Config]:
