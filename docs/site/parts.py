@@ -21,6 +21,7 @@ In a page:
 ```{worked} QUERY           the online softmax of worked.py, step by step
 ```{folded} SUMMARY         its content, folded away
 ```{recorded} EXPRESSION    its content, left out until that figure is recorded
+```{unrecorded} EXPRESSION  its content, left out once that figure is recorded
 ```{source} NN              the whole file
 ```{graded}                 on an assignment's page: what is graded, with points
 ```{hints}                  on an assignment's page: its hints, each folded away
@@ -455,14 +456,24 @@ def folded(facts: Facts, asked: Asked) -> list[Part]:
     return [Folded(asked.argument, [Content()])]
 
 
+def is_recorded(facts: Facts, expression: str) -> bool:
+    try:
+        facts.evaluate(expression)
+    except NotRecordedError:
+        return False
+    return True
+
+
 @directive(has_content=True)
 def recorded(facts: Facts, asked: Asked) -> list[Part]:
     """Text that is valid only if the figures exist."""
-    try:
-        facts.evaluate(asked.argument)
-    except NotRecordedError:
-        return []
-    return [Content()]
+    return [Content()] if is_recorded(facts, asked.argument) else []
+
+
+@directive(has_content=True)
+def unrecorded(facts: Facts, asked: Asked) -> list[Part]:
+    """Text that stands in for figures."""
+    return [] if is_recorded(facts, asked.argument) else [Content()]
 
 
 @directive()
