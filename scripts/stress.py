@@ -9,7 +9,8 @@
             of a version that solves any length: 1 row or key, and numbers of them next to multiples of the tiles; if it
             solves causal problems, the same with the mask, and with the data below and several query tiles
             of a version that solves grouped heads: 1, 2 and 3 heads of K and V for 6 of Q, also causal
-            of a version for few queries: caches of all lengths around whole tiles, also in pages, and 1 to 8 queries
+            of a version for few queries: caches of all lengths around whole tiles, also in pages and with new tokens, and 1
+            to 8 queries
             of a version that solves windows: widths next to multiples of the tiles, on one side and on both
             of an extension: problems with all the fields that it solves, drawn from a seed
             batch 70,000 and heads 70,000: right, or refused with the limit
@@ -48,6 +49,7 @@ DATA = ("q-times-3", "q-times-6", "sink", "rising", "falling", "steps", "zeros",
 # What a version has to solve for a field, where the two have different names.
 SOLVED_AS = {"page_size": "paged", "window_left": "window", "window_right": "window", "lengths_kv": "lengths"}
 SOLVED_AS |= {"softcap": "scores", "alibi": "scores", "sinks": "scores"}
+SOLVED_AS |= {"rotary_dim": "rotary", "rotary_interleaved": "rotary"}
 SOLVED_AS |= {"dropout_p": "dropout", "dropout_seed": "dropout", "dropout_offset": "dropout"}
 RANDOM_ON_GPU, RANDOM = 40, 6
 BEYOND_A_GRID = 70_000  # CUDA's limit is 65,535 in y and z
@@ -179,6 +181,14 @@ def decoding_cases(c: Configuration) -> list[Case]:
     found += [with_fields(long, kv_heads=2, lengths_kv=[5000, 1, 0, 4097])]
     if "paged" in c.solves:  # pages of one tile and of several, and one that is larger than the cache
         found += [with_fields(one, page_size=size) for one in tuple(found) for size in (16, 64, 8192)]
+    if "append" in c.solves:  # the first key of a sequence, of a tile and of a page, and the last one
+        appended = with_fields(one, kv_heads=2, lengths_kv=[max(length, 1) for length in lengths], append=True)
+        found += [appended, with_fields(long, kv_heads=2, lengths_kv=[5000, 1, 2, 4097], append=True)]
+        found += [with_fields(appended, page_size=size) for size in (16, 64)]
+    if "rotary" in c.solves:
+        turned = [{"rotary_dim": dim} for dim in range(16, c.head_dim + 1, 16)]
+        turned += [fields | {"rotary_interleaved": True} for fields in turned]
+        found += [with_fields(appended, **fields) for fields in turned]
     found += [
         with_fields(case(f"{queries} queries", c, (2, 6, queries, 3 * kv + 1)), kv_heads=2)
         for queries in range(1, c.most_queries + 1)
@@ -225,6 +235,12 @@ def random_case(c: Configuration, seed: int) -> Case:
         fields["dropout_seed"], fields["dropout_offset"] = draw.randrange(1 << 63), draw.randrange(1 << 32)
     if "paged" in c.solves and draw.random() < 0.7:
         fields["page_size"] = draw.choice([16, 32, 64, 256])
+    if "append" in c.solves and draw.random() < 0.5:
+        fields |= {"append": True, "lengths": []}
+        fields["lengths_kv"] = [draw.choice([1, keys, draw.randint(1, keys)]) for _ in range(batch)]
+        if draw.random() < 0.7:
+            fields["rotary_dim"] = 16 * draw.randint(1, c.head_dim // 16)
+            fields["rotary_interleaved"] = draw.random() < 0.5
     if draw.random() < 0.5 and "packed" in c.solves:
         entries = draw.randint(1, 9)
         for name, size in (("lengths", queries), ("lengths_kv", keys)):

@@ -34,6 +34,16 @@ struct ExtendedArgs : AttentionArgs {
   // What follows the page of the last key may be any number. 0 and nullptr if not paged.
   const int* page_table = nullptr;
   int page_size = 0, page_table_width = 0, num_pages = 0;
+  // A new token of each batch entry (flash_attn's k and v beside a cache): [batch, 1, kv_heads, head_dim]. Its key is the last one
+  // that queries see, at row lengths_kv[batch] of the cache, and the launch writes it there: `lengths_kv` does not count it,
+  // seq_len_kv does. data is nullptr without a new token.
+  Tensor K_new, V_new;
+  // If rotary_dim is not 0, the first so many elements of each query, and of the new key, are rotated by the angles of row
+  // lengths_kv[batch] of these tables [rows, rotary_dim / 2], in the type of Q. Pair i has elements 2i and 2i + 1 if interleaved,
+  // otherwise i and i + rotary_dim / 2: (x, y) becomes (x cos - y sin, x sin + y cos).
+  const void *rotary_cos = nullptr, *rotary_sin = nullptr;
+  int rotary_dim = 0;
+  bool rotary_interleaved = false;
   // Changes of the scores S = softmax_scale · Q Kᵀ, in this order.
   float softcap = 0;                    // above 0: S becomes softcap · tanh(S / softcap)
   const float* alibi_slopes = nullptr;  // [heads], in device memory: S -= slope · |i + seq_len_kv - seq_len - j|

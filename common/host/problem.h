@@ -51,6 +51,16 @@ struct AttentionProblem {
   // which keys of a batch entry: the paged KV cache of Kwon et al. (2023). A power of two, at least 16; 0: not paged.
   std::int64_t page_size = 0;
 
+  // The last key of each batch entry, and its value, are new: they are in tensors of their own, and a launch writes them into K
+  // and V, as flash_attn_with_kvcache does. lengths_kv counts them.
+  bool append = false;
+
+  // Rotary embedding (Su et al., 2021), as of a new token: the first rotary_dim elements of its queries and of its key are
+  // rotated in pairs, by angles that depend on the new key's row. 0: not rotated. Pairs are neighbours if interleaved (GPT-J), and
+  // otherwise an element of the first half of them and one of the second (GPT-NeoX). The other keys are in the cache as they are.
+  std::int64_t rotary_dim = 0;
+  bool rotary_interleaved = false;
+
   // Changes of the scores S = scale · Q Kᵀ, in this order. softcap (Gemma 2): S becomes softcap · tanh(S / softcap); 0: none.
   // alibi (Press et al., 2022): each head subtracts its slope times the distance |i + seq_len_kv - seq_len - j| of key j. sinks
   // (gpt-oss): each head has one score more, which takes part in the sum of a row that sees a key, and has no value.

@@ -80,6 +80,8 @@ struct Solves {
   bool lengths = false;      // any AttentionProblem::lengths and lengths_kv, multiples of a tile or not
   bool packed = false;       // AttentionProblem::packed, with any lengths
   bool paged = false;        // any AttentionProblem::page_size
+  bool append = false;       // AttentionProblem::append
+  bool rotary = false;       // any AttentionProblem::rotary_dim and rotary_interleaved
   bool scores = false;       // any AttentionProblem::softcap, alibi and sinks
   bool dropout = false;      // any AttentionProblem::dropout_p, dropout_seed and dropout_offset
   bool log_sum_exp = false;  // not a problem, but an output: ExtendedArgs::log_sum_exp

@@ -323,10 +323,19 @@ class Facts:
         return min(found)
 
     def kv_gb_per_s(
-        self, kernel: str, batch: int, keys: int, kv_heads: int = 8, page_size: int = 0, mixed: bool = False
+        self,
+        kernel: str,
+        batch: int,
+        keys: int,
+        kv_heads: int = 8,
+        page_size: int = 0,
+        mixed: bool = False,
+        append: bool = False,
+        rotary: bool = False,
     ) -> float:
         """The metric of the decoding track, by `harness --record`, for one query and 32 heads in fp16. page_size 0:
-        K and V are not paged. mixed: the sequences have different lengths, of at most `keys`."""
+        K and V are not paged. mixed: the sequences have different lengths, of at most `keys`. append: the last key of
+        each is new; rotary: and rotated, as the query is."""
         found = [
             result["kv_gb_per_s"]
             for result in self._profile(DEVICE, kernel)["results"]
@@ -335,6 +344,8 @@ class Facts:
             and result["problem"]["dtype"] == "fp16"
             and ("lengths_kv" in result["problem"]) == mixed
             and result["problem"].get("page_size", 0) == page_size
+            and result["problem"].get("append", False) == (append or rotary)
+            and ("rotary_dim" in result["problem"]) == rotary
         ]
         if not found:
             raise NotRecordedError(f"{kernel} is not recorded at batch {batch} with {keys} keys")

@@ -26,10 +26,11 @@ constexpr std::pair<const char*, Dtype> kDtypes[] = {
 // matters to in_plainest_form(), visible_keys() and launch_args().
 constexpr auto kMembers = [](const AttentionProblem& problem) {
   const auto& [batch, heads, seq_len, seq_len_kv, head_dim, dtype, causal, kv_heads, window_left, window_right, lengths,
-               lengths_kv, packed, page_size, softcap, alibi, sinks, dropout_p, dropout_seed, dropout_offset] = problem;
+               lengths_kv, packed, page_size, append, rotary_dim, rotary_interleaved, softcap, alibi, sinks, dropout_p,
+               dropout_seed, dropout_offset] = problem;
   return std::tie(batch, heads, seq_len, seq_len_kv, head_dim, dtype, causal, kv_heads, window_left, window_right,
-                  lengths, lengths_kv, packed, page_size, softcap, alibi, sinks, dropout_p, dropout_seed,
-                  dropout_offset);
+                  lengths, lengths_kv, packed, page_size, append, rotary_dim, rotary_interleaved, softcap, alibi, sinks,
+                  dropout_p, dropout_seed, dropout_offset);
 };
 static_assert(std::tuple_size_v<decltype(kMembers(AttentionProblem{}))> == std::tuple_size_v<decltype(kFields)>,
               "harness/problem/fields.h describes every member of AttentionProblem");
@@ -171,6 +172,7 @@ AttentionProblem in_plainest_form(AttentionProblem problem) {
   if (problem.window_right >= problem.seq_len - 1) problem.window_right = kNoWindow;
   if (problem.window_right == 0) problem.causal = true;
   if (problem.causal) problem.window_right = kNoWindow;
+  if (problem.rotary_dim == 0) problem.rotary_interleaved = false;
   const auto drop_if_whole = [&](std::vector<std::int64_t>& of_each, std::int64_t of_all) {
     if (std::ssize(of_each) == problem.batch && std::ranges::count(of_each, of_all) == problem.batch) of_each.clear();
   };
@@ -195,6 +197,12 @@ std::int64_t num_queries(const AttentionProblem& problem, std::int64_t batch) {
 
 std::int64_t num_keys(const AttentionProblem& problem, std::int64_t batch) {
   return problem.lengths_kv.empty() ? problem.seq_len_kv : problem.lengths_kv[batch];
+}
+
+std::vector<std::int64_t> lengths_of_cache(const AttentionProblem& problem) {
+  std::vector<std::int64_t> lengths = problem.lengths_kv;
+  for (std::int64_t& length : lengths) length -= problem.append;
+  return lengths;
 }
 
 std::int64_t num_rows(const AttentionProblem& problem, std::int64_t batch) {
@@ -289,6 +297,16 @@ ExtendedArgs launch_args(const AttentionProblem& problem, const Tensors& tensors
     args.page_size = static_cast<int>(problem.page_size);
     args.page_table_width = static_cast<int>(tensors.page_table_width);
     args.num_pages = tensors.num_pages;
+  }
+  if (problem.append) {
+    args.K_new = tensors.K_new;
+    args.V_new = tensors.V_new;
+  }
+  if (problem.rotary_dim != 0) {
+    args.rotary_cos = tensors.rotary_cos;
+    args.rotary_sin = tensors.rotary_sin;
+    args.rotary_dim = static_cast<int>(problem.rotary_dim);
+    args.rotary_interleaved = problem.rotary_interleaved;
   }
   args.softcap = static_cast<float>(problem.softcap);
   if (problem.alibi) args.alibi_slopes = tensors.alibi_slopes;

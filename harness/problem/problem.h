@@ -50,6 +50,9 @@ std::int64_t kv_head(const AttentionProblem& problem, std::int64_t head);
 std::int64_t num_queries(const AttentionProblem& problem, std::int64_t batch);
 std::int64_t num_keys(const AttentionProblem& problem, std::int64_t batch);
 
+/// The keys of each batch entry that are in the cache before a launch: `lengths_kv` without a new key.
+std::vector<std::int64_t> lengths_of_cache(const AttentionProblem& problem);
+
 /// The number of rows of Q and O, and of K and V, that a batch entry has in memory: with padding, unless it is packed.
 std::int64_t num_rows(const AttentionProblem& problem, std::int64_t batch);
 std::int64_t num_rows_kv(const AttentionProblem& problem, std::int64_t batch);
@@ -93,6 +96,8 @@ struct Tensors {
   const float *alibi_slopes = nullptr, *sinks = nullptr;
   const int* page_table = nullptr;
   int page_table_width = 0, num_pages = 0;
+  Tensor K_new = {}, V_new = {};
+  const void *rotary_cos = nullptr, *rotary_sin = nullptr;
 };
 /// The argument of a launch. Sizes fit 32 bits: see why_impossible().
 ExtendedArgs launch_args(const AttentionProblem& problem, const Tensors& tensors, float softmax_scale, void* workspace);

@@ -142,6 +142,45 @@ std::array<int, 4> by_stride(const Array& array) {
   return order;
 }
 
+// What only a new token has. `problem` has the sizes of the cache.
+void check_new_token(const Arrays& arrays, const AttentionProblem& problem) {
+  const auto both_or_none = [](const std::optional<Array>& one, const char* name, const std::optional<Array>& other,
+                               const char* other_name) {
+    if (one.has_value() == other.has_value()) return;
+    throw UsageError(fmt::format("{0} is given, and {1} is None; give both, or leave {0} out", one ? name : other_name,
+                                 one ? other_name : name));
+  };
+  both_or_none(arrays.k_new, "k_new", arrays.v_new, "v_new");
+  both_or_none(arrays.rotary_cos, "rotary_cos", arrays.rotary_sin, "rotary_sin");
+  if (arrays.rotary_cos && !arrays.k_new)
+    throw UsageError("rotary_cos is given, and k_new is None: only a new token is rotated; give k_new and v_new");
+  if (!arrays.k_new) return;
+  const std::vector<std::int64_t> shape{arrays.q.shape[0], 1, arrays.k.shape[2], arrays.k.shape[3]};
+  for (const Array* array : {&*arrays.k_new, &*arrays.v_new}) {
+    if (array->dtype != arrays.q.dtype)
+      throw TypeError(fmt::format("{} has dtype {} and q has dtype {}; they must be equal", array->name, array->dtype,
+                                  arrays.q.dtype));
+    if (array->shape != shape)
+      throw UsageError(fmt::format("{} has shape {}; it must be [batch, 1, heads of {}, head_dim], ({})", array->name,
+                                   shape_of(*array), arrays.k.name, fmt::join(shape, ", ")));
+    check_layout(*array);
+  }
+  if (!arrays.cache_lengths && problem.lengths_kv.empty())
+    throw UsageError("k_new is given, and lengths is None; give the number of keys in the cache, after which it goes");
+  if (!arrays.rotary_cos) return;
+  for (const Array* array : {&*arrays.rotary_cos, &*arrays.rotary_sin}) {
+    if (array->shape.size() != 2 || array->shape[0] < problem.seq_len_kv)
+      throw UsageError(
+          fmt::format("{} has shape {}; it must be [rows, rotary_dim / 2], with a row for each of the {} "
+                      "keys for which there is room",
+                      array->name, shape_of(*array), problem.seq_len_kv));
+    check_numbers(*array, {arrays.rotary_cos->shape[0], arrays.rotary_cos->shape[1]}, "[rows, rotary_dim / 2]",
+                  arrays.q.dtype.c_str());
+    if (reinterpret_cast<std::uintptr_t>(array->data) % kAlignment != 0)
+      throw UsageError(fmt::format("{} does not begin at a multiple of {} bytes; copy it", array->name, kAlignment));
+  }
+}
+
 // From the smallest stride to the largest, each must step over everything that the smaller ones reach. (Strides that
 // interleave without overlapping exist, but are not used in practice.)
 bool overlaps_itself(const Array& array) {
@@ -232,6 +271,8 @@ std::string name_of(std::string_view field) {
       {"kv_heads", "k.shape[2] (heads of k and v, other than q's)"},
       {"packed", "cu_seqlens_q"},
       {"page_size", "k_cache.shape[1] (page_size)"},
+      {"append", "k_new"},
+      {"rotary_dim", "rotary_cos"},
       {"alibi", "alibi_slopes"},
       {"sinks", "sinks"},
       {"window_left", "window"},
@@ -301,6 +342,9 @@ AttentionProblem check_arrays(const Arrays& arrays, const AttentionProblem& aske
   problem.dtype = dtype_of(q);
   problem.alibi = alibi_slopes.has_value();
   problem.sinks = sinks.has_value();
+  check_new_token(arrays, problem);
+  problem.append = arrays.k_new.has_value();
+  if (arrays.rotary_cos) problem.rotary_dim = 2 * arrays.rotary_cos->shape[1];
   problem = in_plainest_form(std::move(problem));
   if (const auto why = why_impossible(problem, kArguments)) throw UsageError(*why);
   if (problem.head_dim < 1)
@@ -332,9 +376,12 @@ void check_cache(const Arrays& arrays, const AttentionProblem& problem) {
     std::int64_t length = num_keys(problem, batch);
     if (arrays.cache_lengths) {
       length = number(*arrays.cache_lengths, batch);
-      if (length < 0 || length > problem.seq_len_kv)
-        throw UsageError(fmt::format("{}[{}] is {}; allowed: 0 to {}, the keys for which there is room",
-                                     arrays.cache_lengths->name, batch, length, problem.seq_len_kv));
+      const std::int64_t most = problem.seq_len_kv - problem.append;
+      if (length < 0 || length > most)
+        throw UsageError(fmt::format(
+            "{}[{}] is {}; allowed: 0 to {}, {}", arrays.cache_lengths->name, batch, length, most,
+            problem.append ? "one less than the keys for which there is room" : "the keys for which there is room"));
+      length += problem.append;
     }
     if (!arrays.page_table) continue;
     const std::int64_t width = arrays.page_table->shape[1], count = arrays.k.shape[0];
@@ -370,7 +417,11 @@ Tensors tensors_of(const Arrays& arrays) {
           .sinks = floats(arrays.sinks),
           .page_table = arrays.page_table ? static_cast<const int*>(arrays.page_table->data) : nullptr,
           .page_table_width = arrays.page_table ? static_cast<int>(arrays.page_table->shape[1]) : 0,
-          .num_pages = arrays.page_table ? static_cast<int>(arrays.k.shape[0]) : 0};
+          .num_pages = arrays.page_table ? static_cast<int>(arrays.k.shape[0]) : 0,
+          .K_new = arrays.k_new ? tensor_of(*arrays.k_new) : Tensor(),
+          .V_new = arrays.v_new ? tensor_of(*arrays.v_new) : Tensor(),
+          .rotary_cos = arrays.rotary_cos ? arrays.rotary_cos->data : nullptr,
+          .rotary_sin = arrays.rotary_sin ? arrays.rotary_sin->data : nullptr};
 }
 
 }  // namespace flash_ladder::python

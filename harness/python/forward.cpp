@@ -385,7 +385,8 @@ Answer forward(const Call& call, const Arrays& arrays, Place place, const std::a
   const Version& version = version_for(call, problem, arrays, device);
   const Configuration& configuration = configuration_of(version, problem, call.config, device);
   AttentionProblem solved = problem;
-  if (arrays.cache_lengths) solved.lengths_kv.assign(problem.batch, 0);  // they are there, whatever they are
+  if (arrays.cache_lengths)
+    solved.lengths_kv.assign(problem.batch, problem.append);  // they are there, whatever they are
   refuse_if(why_unsupported(version, configuration, solved, kArguments));
   if (!arrays.dout) refuse_if(why_no_log_sum_exp(version, arrays.lse.has_value()));
   refuse_if(why_unsupported_by_device(version, configuration, device, kArguments));
@@ -405,7 +406,8 @@ Answer forward(const Call& call, const Arrays& arrays, Place place, const std::a
   if (place == Place::host) mapped.emplace(arrays);
   const Workspace workspace(version, configuration.workspace_bytes(problem), call.stream);
   const DeviceLengths lengths(version, problem.packed ? first_rows(problem) : problem.lengths, call.stream);
-  const DeviceLengths lengths_kv(version, problem.packed ? first_rows_kv(problem) : problem.lengths_kv, call.stream);
+  const DeviceLengths lengths_kv(version, problem.packed ? first_rows_kv(problem) : lengths_of_cache(problem),
+                                 call.stream);
   Tensors tensors = tensors_of(arrays);
   tensors.lengths = tensors.offsets = lengths.data();
   tensors.lengths_kv = tensors.offsets_kv = lengths_kv.data();

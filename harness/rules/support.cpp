@@ -99,6 +99,22 @@ std::optional<std::string> why_not_packed(const AttentionProblem& problem, std::
   return std::nullopt;
 }
 
+std::optional<std::string> why_not_appended(const AttentionProblem& problem, const Words& words) {
+  const std::string append = words.extension("append"), rotary_dim = words.extension("rotary_dim");
+  if (problem.append && (problem.packed || !problem.lengths.empty()))
+    return fmt::format("{} and {} exclude each other: every batch entry has a new token; choose one of them", append,
+                       words.extension(problem.packed ? "packed" : "lengths"));
+  if (problem.append && std::ranges::count(problem.lengths_kv, 0) > 0)
+    return fmt::format("{} 0 is out of range with {}, because the new key is counted; allowed: 1 and above",
+                       words.extension("lengths_kv"), append);
+  if (problem.rotary_dim == 0) return std::nullopt;
+  if (problem.rotary_dim < 0 || problem.rotary_dim > problem.head_dim || problem.rotary_dim % 16 != 0)
+    return fmt::format("{} {} is out of range; allowed: multiples of 16 up to {} {}", rotary_dim, problem.rotary_dim,
+                       words.size("head_dim"), problem.head_dim);
+  if (!problem.append) return fmt::format("{} needs {}: it rotates a new key", rotary_dim, append);
+  return std::nullopt;
+}
+
 // Scores of all heads. Beyond this limit, workspace_bytes() could overflow, and Q, K, V and O alone take half a terabyte.
 constexpr double kMaxScores = 1ll << 58;
 
@@ -157,6 +173,7 @@ std::optional<std::string> why_impossible(const AttentionProblem& problem, const
   if (problem.page_size != 0 && problem.packed)
     return fmt::format("{} and {} exclude each other: pages belong to batch entries; choose one of them",
                        words.extension("page_size"), words.extension("packed"));
+  if (auto why = why_not_appended(problem, words)) return why;
   if (!(problem.softcap >= 0) || !std::isfinite(static_cast<float>(problem.softcap)) ||
       (problem.softcap != 0 && static_cast<float>(problem.softcap) == 0))
     return fmt::format("{} {} is out of range; allowed: finite float32 numbers above 0, or 0 for no cap",

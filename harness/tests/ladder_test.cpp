@@ -152,7 +152,9 @@ TEST(Ladder, FilesHave80To500Or700Lines) {
   for (const Version& version : versions()) {
     const auto lines = lines_of(version).size();
     EXPECT_GE(lines, 80) << path_of(version);
-    EXPECT_LE(lines, version.is_extension() ? 700 : 500) << path_of(version);
+    // A version of the decoding track, like an extension, may solve more problems than the one before it.
+    const bool grows = version.is_extension() || version.track == Track::decoding;
+    EXPECT_LE(lines, grows ? 700 : 500) << path_of(version);
   }
 }
 

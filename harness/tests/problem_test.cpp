@@ -44,6 +44,10 @@ std::vector<AttentionProblem> each_field_changed() {
   add(&AttentionProblem::lengths_kv, std::vector<std::int64_t>{1, 192});
   add(&AttentionProblem::packed, true);
   add(&AttentionProblem::page_size, 64);
+  add(&AttentionProblem::append, true);
+  add(&AttentionProblem::rotary_dim, 64);
+  problems.push_back(problems.back());  // without rotary_dim, it has no effect
+  problems.back().rotary_interleaved = true;
   add(&AttentionProblem::softcap, 2.5);
   add(&AttentionProblem::alibi, true);
   add(&AttentionProblem::sinks, true);

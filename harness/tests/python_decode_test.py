@@ -108,6 +108,115 @@ def test_pages_can_be_shared(fl: ModuleType) -> None:
     assert_close(out[1:], attention_and_lse(Q[1:2], *beginning)[0])
 
 
+# ---- A new token ----
+
+
+def read_only(array: np.ndarray) -> np.ndarray:
+    array = array.copy()
+    array.flags.writeable = False
+    return array
+
+
+NEW_K, NEW_V = normal(BATCH, 1, 2, 128, seed=7), normal(BATCH, 1, 2, 128, seed=8)
+ROOM_LENGTHS = LENGTHS - np.array([1, 0, 1], np.int32)  # with room for a new key in the pages of TABLE
+NEW_TABLE = np.where(TABLE == -1, 10, TABLE).astype(np.int32)  # a page for the new key of the empty sequence
+
+
+def angles(rotary_dim: int, rows: int = PAGE_SIZE * WIDTH) -> tuple[np.ndarray, np.ndarray]:
+    angle = np.arange(rows)[:, None] * 10000.0 ** (-2 * np.arange(rotary_dim // 2) / rotary_dim)
+    return np.cos(angle).astype(np.float16), np.sin(angle).astype(np.float16)
+
+
+def rotated(x: np.ndarray, rows: np.ndarray, cos: np.ndarray, sin: np.ndarray, interleaved: bool) -> np.ndarray:
+    """x [batch, seq_len, heads, head_dim] in float64, each batch entry rotated by the angles of its row."""
+    pairs, out = cos.shape[1], x.astype(np.float64)
+    first, second = (
+        (slice(0, 2 * pairs, 2), slice(1, 2 * pairs, 2)) if interleaved else (slice(pairs), slice(pairs, 2 * pairs))
+    )
+    c, s = (table[rows].astype(np.float64)[:, None, None] for table in (cos, sin))
+    out[..., first], out[..., second] = (
+        x[..., first] * c - x[..., second] * s,
+        x[..., first] * s + x[..., second] * c,
+    )
+    return out
+
+
+def appended(queries: np.ndarray, keys: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Attention of each batch entry over its keys and the new one."""
+    parts = []
+    for b, n in enumerate(lengths):
+        k = np.concatenate([K[b : b + 1, :n], keys[b : b + 1]], axis=1)
+        v = np.concatenate([V[b : b + 1, :n], NEW_V[b : b + 1]], axis=1)
+        parts.append(attention_and_lse(queries[b : b + 1], k, v)[0])
+    return np.concatenate(parts)
+
+
+def without_unused(cache: np.ndarray) -> np.ndarray:
+    """A copy of a contiguous cache, with NaN where it has no keys."""
+    cache = cache.copy()
+    for b, length in enumerate(ROOM_LENGTHS):
+        cache[b, length:] = np.nan
+    return cache
+
+
+@pytest.mark.parametrize("lengths", [ROOM_LENGTHS, ROOM_LENGTHS.tolist()], ids=["array", "list"])
+def test_a_new_token_is_seen_and_appended(fl: ModuleType, lengths: np.ndarray | list[int]) -> None:
+    k, v = without_unused(K), without_unused(V)
+    k_after, v_after = k.copy(), v.copy()
+    for b, n in enumerate(ROOM_LENGTHS):
+        k_after[b, n], v_after[b, n] = NEW_K[b, 0], NEW_V[b, 0]
+    assert_close(fl.decode(Q, k, v, lengths, k_new=NEW_K, v_new=NEW_V), appended(Q, NEW_K, ROOM_LENGTHS))
+    assert np.array_equal(k, k_after, equal_nan=True) and np.array_equal(v, v_after, equal_nan=True)
+    again = fl.decode(Q, k, v, ROOM_LENGTHS + np.int32(1))
+    assert_close(again, appended(Q, NEW_K, ROOM_LENGTHS))
+
+
+def test_a_new_token_in_pages(fl: ModuleType) -> None:
+    k, v = in_pages(NEW_TABLE, count=11)
+    for b, n in enumerate(ROOM_LENGTHS):
+        k[NEW_TABLE[b, n // PAGE_SIZE], n % PAGE_SIZE] = v[NEW_TABLE[b, n // PAGE_SIZE], n % PAGE_SIZE] = np.nan
+    k_after, v_after = k.copy(), v.copy()
+    for b, n in enumerate(ROOM_LENGTHS):
+        page, row = NEW_TABLE[b, n // PAGE_SIZE], n % PAGE_SIZE
+        k_after[page, row], v_after[page, row] = NEW_K[b, 0], NEW_V[b, 0]
+    out = fl.decode(Q, k, v, ROOM_LENGTHS, NEW_TABLE, k_new=NEW_K, v_new=NEW_V)
+    assert_close(out, appended(Q, NEW_K, ROOM_LENGTHS))
+    assert np.array_equal(k, k_after, equal_nan=True) and np.array_equal(v, v_after, equal_nan=True)
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+@pytest.mark.parametrize("rotary_dim", [16, 32, 64, 128])
+def test_a_new_token_is_rotated(fl: ModuleType, rotary_dim: int, interleaved: bool) -> None:
+    k, v = without_unused(K), without_unused(V)
+    cos, sin = angles(rotary_dim)
+    options = {"rotary_cos": cos, "rotary_sin": sin, "rotary_interleaved": interleaved}
+    out = fl.decode(Q, k, v, ROOM_LENGTHS, k_new=NEW_K, v_new=NEW_V, **options)
+    of_token = [rotated(x, ROOM_LENGTHS, cos, sin, interleaved) for x in (Q, NEW_K)]
+    assert_close(out, appended(*of_token, ROOM_LENGTHS))
+    for b, n in enumerate(ROOM_LENGTHS):
+        assert np.abs(k[b, n] - of_token[1][b, 0]).max() <= 2e-3 and np.array_equal(v[b, n], NEW_V[b, 0])
+        assert np.array_equal(k[b, :n], K[b, :n]) and np.isnan(k[b, n + 1 :]).all()
+
+
+def test_pairs_are_neighbours_unless_said_otherwise(fl: ModuleType) -> None:
+    cos, sin = angles(64)
+    options = {"k_new": NEW_K, "v_new": NEW_V, "rotary_cos": cos, "rotary_sin": sin}
+    out = fl.decode(Q, without_unused(K), without_unused(V), ROOM_LENGTHS, **options)
+    of_token = [rotated(x, ROOM_LENGTHS, cos, sin, interleaved=True) for x in (Q, NEW_K)]
+    assert_close(out, appended(*of_token, ROOM_LENGTHS))
+
+
+def test_tokens_one_after_the_other(fl: ModuleType) -> None:
+    """The cache that the launches fill, from empty to its end, is the one that was given as a whole."""
+    k, v = np.full_like(K[:, :40], np.nan), np.full_like(V[:, :40], np.nan)
+    for n in range(40):
+        lengths = np.full(BATCH, n, np.int32)
+        out = fl.decode(Q, k, v, lengths, k_new=K[:, n : n + 1], v_new=V[:, n : n + 1])
+        if n in (0, 1, 15, 16, 39):
+            assert_close(out, attention_and_lse(Q, K[:, : n + 1], V[:, : n + 1])[0])
+    assert np.array_equal(k, K[:, :40]) and np.array_equal(v, V[:, :40])
+
+
 REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "a length beyond the room": ({"lengths": LENGTHS + np.int32(11)}, ValueError, "lengths[0] is 161; allowed: 0 to "),
     "a length below 0": ({"lengths": LENGTHS - np.int32(1)}, ValueError, "lengths[1] is -1; allowed: 0 to 160"),
@@ -127,6 +236,62 @@ REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "a version that needs many queries": ({"kernel": "16"}, ValueError, "is not made for few queries"),
     "a version without pages": ({"kernel": "D05"}, ValueError, "page_size"),
     "other shapes": ({"v_cache": V_PAGES[:5]}, ValueError, "k_cache has shape "),
+}
+
+
+NEW = {"k_new": NEW_K, "v_new": NEW_V}
+WITHOUT_ROOM = np.where(LENGTHS == 150, 160, LENGTHS).astype(np.int32)
+REFUSED |= {
+    "a new key without a value": ({"k_new": NEW_K}, ValueError, "k_new is given, and v_new is None; give both"),
+    "a new value without a key": ({"v_new": NEW_V}, ValueError, "v_new is given, and k_new is None; give both"),
+    "a new key without lengths": (NEW | {"lengths": None}, ValueError, "k_new is given, and lengths is None"),
+    "no room for a new key": (
+        NEW | {"lengths": WITHOUT_ROOM},
+        ValueError,
+        "lengths[0] is 160; allowed: 0 to 159, one less than the keys for which there is room",
+    ),
+    "no room, with listed lengths": (NEW | {"lengths": [160, 0, 1]}, ValueError, "161 is out of range"),
+    "no page for a new key": (NEW, ValueError, "page_table[1, 0] is -1, and k_cache has 11 pages"),
+    "two new keys": (
+        {name: np.repeat(array, 2, axis=1) for name, array in NEW.items()},
+        ValueError,
+        "k_new has shape (3, 2, 2, 128); it must be [batch, 1, heads of k_cache, head_dim], (3, 1, 2, 128)",
+    ),
+    "a new key of another type": (NEW | {"k_new": NEW_K.astype(np.float32)}, TypeError, "k_new has dtype float32"),
+    "angles without a new token": (
+        {"rotary_cos": angles(64)[0], "rotary_sin": angles(64)[1]},
+        ValueError,
+        "rotary_cos is given, and k_new is None",
+    ),
+    "cosines alone": (NEW | {"rotary_cos": angles(64)[0]}, ValueError, "rotary_cos is given, and rotary_sin is None"),
+    "angles of too few rows": (
+        NEW | {"rotary_cos": angles(64, 159)[0], "rotary_sin": angles(64, 159)[1]},
+        ValueError,
+        "rotary_cos has shape (159, 32); it must be [rows, rotary_dim / 2], with a row for each of the 160 keys",
+    ),
+    "sines of other pairs": (
+        NEW | {"rotary_cos": angles(64)[0], "rotary_sin": angles(32)[1]},
+        ValueError,
+        "rotary_sin has shape (160, 16); it must be [rows, rotary_dim / 2], (160, 32)",
+    ),
+    "angles of 12 pairs": (
+        NEW | {"rotary_cos": angles(24)[0], "rotary_sin": angles(24)[1]},
+        ValueError,
+        "rotary_cos 24 is out of range; allowed: multiples of 16 up to q.shape[3] (head_dim) 128",
+    ),
+    "angles of another type": (
+        NEW | {"rotary_cos": angles(64)[0].astype(np.float32), "rotary_sin": angles(64)[1].astype(np.float32)},
+        TypeError,
+        "rotary_cos has dtype float32; it must be float16",
+    ),
+    "a version without rotations": (
+        NEW | {"kernel": "D09", "page_table": NEW_TABLE, "rotary_cos": angles(64)[0], "rotary_sin": angles(64)[1]},
+        ValueError,
+        "rotary_cos is not supported by D09_append",
+    ),
+    "rotary_interleaved=1": ({"rotary_interleaved": 1}, TypeError, "rotary_interleaved is 1"),
+    "a version without new tokens": (NEW | {"kernel": "D08", "page_table": NEW_TABLE}, ValueError, "k_new is not "),
+    "a cache that cannot be written to": (NEW | {"k_cache": read_only(K_PAGES)}, ValueError, "k_cache"),
 }
 
 

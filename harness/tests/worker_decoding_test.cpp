@@ -1,17 +1,26 @@
 // What a version that is made for few queries accepts, and what it is checked with.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <set>
+#include <string>
+#include <vector>
 
 #include "host/versions.h"
 #include "problem/problem.h"
 #include "rules/support.h"
 #include "worker/check_sets.h"
+#include "worker/checker.h"
 
 namespace flash_ladder {
 namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::StartsWith;
 
 const Version kVersion{.track = Track::decoding,
                        .number = 1,
@@ -60,6 +69,96 @@ TEST(Decoding, IsCheckedWithFewQueriesAndCachesOfAllLengths) {
   EXPECT_TRUE(repeated);
   EXPECT_GT(*keys.rbegin(), 32 * 64);  // more parts than lanes
   EXPECT_GT(group, 16);                // more heads than rows of an mma
+}
+
+TEST(Decoding, ANewTokenHasARowAndPerhapsAnglesOfEveryBatchEntry) {
+  AttentionProblem appended = kProblem;
+  appended.append = true;
+  EXPECT_THAT(why_unsupported(kVersion, kConfiguration, appended).value_or(""),
+              AllOf(StartsWith("--append is not supported by D01_one_query"), HasSubstr("leave it out")));
+  appended.append = false;
+  appended.rotary_dim = 64;
+  EXPECT_EQ(why_impossible(appended), "--rotary-dim needs --append: it rotates a new key");
+  appended.append = true;
+  EXPECT_EQ(why_impossible(appended), std::nullopt);
+  for (const std::int64_t rotary_dim : {-16, 8, 24, 144}) {
+    appended.rotary_dim = rotary_dim;
+    EXPECT_THAT(why_impossible(appended).value_or(""), AllOf(StartsWith("--rotary-dim"), HasSubstr("multiples of 16")));
+  }
+  appended.rotary_dim = 0;
+  appended.lengths_kv = {1, 0};
+  EXPECT_THAT(why_impossible(appended).value_or(""), StartsWith("--lengths-kv 0 is out of range with --append"));
+  appended.lengths_kv = {1, 2};
+  EXPECT_EQ(why_impossible(appended), std::nullopt);
+  appended.lengths = {1, 0};
+  EXPECT_THAT(why_impossible(appended).value_or(""), StartsWith("--append and --lengths exclude each other"));
+}
+
+TEST(Decoding, NewTokensAreAppendedToPagesAndRotatedInBothWays) {
+  Version version = kVersion;
+  version.solves.paged = true;
+  const auto count = [&](const std::function<bool(const AttentionProblem&)>& uses) {
+    const auto sets = check_sets(version, kConfiguration, kProblem, {});
+    for (const CheckSet& set : sets) EXPECT_EQ(why_unsupported(version, kConfiguration, set.problem), std::nullopt);
+    return std::ranges::count_if(sets, [&](const CheckSet& set) { return set.problem.append && uses(set.problem); });
+  };
+  EXPECT_EQ(count([](const AttentionProblem&) { return true; }), 0);
+  version.solves.append = true;
+  EXPECT_GE(count([](const AttentionProblem& p) { return p.page_size == 0; }), 2);
+  EXPECT_GE(count([](const AttentionProblem& p) { return p.page_size != 0; }), 2);
+  EXPECT_GE(count([](const AttentionProblem& p) { return p.seq_len > 1; }), 1);
+  EXPECT_GE(count([](const AttentionProblem& p) { return std::ranges::count(p.lengths_kv, 1) > 0; }), 1);
+  EXPECT_EQ(count([](const AttentionProblem& p) { return p.rotary_dim != 0; }), 0);
+  version.solves.rotary = true;
+  EXPECT_GE(count([](const AttentionProblem& p) { return p.rotary_dim == p.head_dim && !p.rotary_interleaved; }), 1);
+  EXPECT_GE(count([](const AttentionProblem& p) { return p.rotary_dim == p.head_dim && p.rotary_interleaved; }), 1);
+  EXPECT_GE(count([](const AttentionProblem& p) { return p.rotary_dim != 0 && p.rotary_dim < p.head_dim; }), 3);
+}
+
+// A cache whose new rows are those of the new token, and in which the launch may have made a mistake.
+TEST(Decoding, TheCacheAfterALaunchHasTheNewRowsAndIsOtherwiseTheSame) {
+  for (const std::int64_t page_size : {0, 16})
+    for (const std::int64_t rotary_dim : {0, 32}) {
+      AttentionProblem problem = kProblem;
+      problem.append = true;
+      problem.lengths_kv = {33, 192};
+      problem.page_size = page_size;
+      problem.rotary_dim = rotary_dim;
+      const Inputs inputs = make_inputs(problem, Distribution::normal, Packing::with_gaps, 5);
+      std::vector<HostBuffer> after;
+      for (const HostBuffer& buffer : inputs.buffers) {
+        after.emplace_back(buffer.size());
+        std::copy_n(buffer.data(), buffer.size(), after.back().data());
+      }
+      std::uint16_t* const K = after[inputs.K_buffer].data();
+      std::uint16_t* const V = after[inputs.V_buffer].data();
+      const std::int64_t new_row = inputs.K.row(1, 2, 191), first_row = inputs.K.row(1, 2, 0);
+      const std::string not_rotated = find_wrong_append(inputs, after).value_or("");
+      EXPECT_EQ(not_rotated.starts_with("the new row of K is wrong"), rotary_dim != 0) << not_rotated;
+      for (std::int64_t i = 0; i < problem.batch * problem.heads; ++i) {
+        const std::int64_t batch = i / problem.heads;
+        std::uint16_t* row = K + inputs.K.row(batch, i % problem.heads, problem.lengths_kv[batch] - 1);
+        std::vector<float> rotated(problem.head_dim);
+        elements_to_float(problem.dtype, row, problem.head_dim, rotated.data());
+        rotate(inputs, batch, rotated.data());
+        for (std::int64_t d = 0; d < problem.head_dim; ++d) row[d] = element_from_float(problem.dtype, rotated[d]);
+      }
+      EXPECT_EQ(find_wrong_append(inputs, after), std::nullopt);
+      EXPECT_EQ(find_changed_input(inputs, after), std::nullopt);
+      const auto found = [&](std::uint16_t& element, int by) {
+        element += by;
+        const std::string text = find_wrong_append(inputs, after).value_or("");
+        element -= by;
+        return text;
+      };
+      EXPECT_THAT(found(K[new_row + 1], 2),
+                  HasSubstr("the new row of K is wrong in the cache: first at batch 1, head 2"));
+      EXPECT_THAT(found(K[new_row + 127], 1), HasSubstr("row 191, column 127")) << "not rotated, so every bit counts";
+      EXPECT_THAT(found(V[inputs.V.row(0, 0, 32)], 1), HasSubstr("the new row of V is wrong"));
+      EXPECT_THAT(found(K[first_row], 1), HasSubstr("changed K beside the new rows"));
+      EXPECT_THAT(found(V[inputs.V.row(0, 0, 32) + 128], 1), HasSubstr("changed V beside the new rows")) << "in a gap";
+      EXPECT_EQ(find_wrong_append(inputs, after), std::nullopt);
+    }
 }
 
 }  // namespace

@@ -255,8 +255,22 @@ TEST(Reference, ScoresBeyondTheRangeOfExpDoNotOverflow) {
 // Attention implemented literally, in double.
 std::vector<double> naive_attention(const Inputs& inputs) {
   const auto& [batch_size, heads, max_seq_len, max_seq_len_kv, head_dim, dtype, causal, kv_heads, window_left,
-               window_right, lengths, lengths_kv, packed, page_size, softcap, alibi, sinks, dropout_p, dropout_seed,
-               dropout_offset] = inputs.problem;
+               window_right, lengths, lengths_kv, packed, page_size, append, rotary_dim, rotary_interleaved, softcap,
+               alibi, sinks, dropout_p, dropout_seed, dropout_offset] = inputs.problem;
+  const Dtype type = dtype;
+  const std::int64_t dims = rotary_dim;
+  const bool interleaved = rotary_interleaved;
+  // Element d of a row that is rotated by the angles of row `position`.
+  const auto rotated = [type, dims, interleaved](const std::uint16_t* row, std::int64_t d, std::int64_t position) {
+    const auto element = [&](std::int64_t i) { return double{element_to_float(type, row[i])}; };
+    if (d >= dims) return element(d);
+    const std::int64_t pair = interleaved ? d / 2 : d % (dims / 2);
+    const bool is_second = interleaved ? d % 2 == 1 : d >= dims / 2;
+    const double angle = position * std::pow(10000.0, -2.0 * pair / dims);
+    const auto rounded = [&](double x) { return double{element_to_float(type, element_from_float(type, x))}; };
+    const double other = element(interleaved ? d ^ 1 : (d + dims / 2) % dims);
+    return element(d) * rounded(std::cos(angle)) + (is_second ? 1 : -1) * other * rounded(std::sin(angle));
+  };
   std::vector<double> O;
   for (std::int64_t batch = 0; batch < batch_size; ++batch)
     for (std::int64_t head = 0; head < heads; ++head)
@@ -271,8 +285,9 @@ std::vector<double> naive_attention(const Inputs& inputs) {
         for (std::int64_t key = 0; key < seq_len_kv; ++key) {
           double score = 0;
           for (std::int64_t d = 0; d < head_dim; ++d)
-            score += double{element_to_float(dtype, inputs.Q_row(batch, head, query)[d])} *
-                     element_to_float(dtype, inputs.K_row(batch, head, key)[d]);
+            score += rotated(inputs.Q_row(batch, head, query), d, seq_len_kv - 1) *
+                     (key == seq_len_kv - 1 ? rotated(inputs.K_row(batch, head, key), d, key)
+                                            : element_to_float(dtype, inputs.K_row(batch, head, key)[d]));
           const std::int64_t distance = key - (query + seq_len_kv - seq_len);
           const bool seen = (!causal || distance <= 0) && (window_left < 0 || -distance <= window_left) &&
                             (window_right < 0 || distance <= window_right);
@@ -334,6 +349,29 @@ TEST(Reference, AgreesWithThreeNestedLoops) {
     problem.dropout_seed = which;
     const Inputs inputs = make_inputs(problem, Distribution::offset_mean, Packing::separate, 3);
     EXPECT_LT(largest_difference(make_reference(inputs, every_row(problem)).output, naive_attention(inputs)), 1e-6);
+  }
+}
+
+TEST(Reference, RotatesQueriesAndTheNewKeyByItsPosition) {
+  AttentionProblem problem{.batch = 3, .heads = 6, .seq_len = 3, .seq_len_kv = 97, .head_dim = 40, .kv_heads = 2};
+  problem.lengths_kv = {65, 1, 97};
+  problem.append = true;
+  std::vector<double> not_rotated;
+  for (const auto& [rotary_dim, interleaved] :
+       {std::pair{0, false}, {16, false}, {16, true}, {32, false}, {32, true}}) {
+    problem.rotary_dim = rotary_dim;
+    problem.rotary_interleaved = interleaved;
+    for (const Dtype dtype : {Dtype::bf16, Dtype::fp16}) {
+      problem.dtype = dtype;
+      const Inputs inputs = make_inputs(problem, Distribution::offset_mean, Packing::separate, 3);
+      const std::vector<double> output = make_reference(inputs, every_row(problem)).output;
+      EXPECT_LT(largest_difference(output, naive_attention(inputs)), 1e-6) << describe(problem);
+      if (rotary_dim == 0) not_rotated = output;
+    }
+    if (rotary_dim != 0) {
+      const Inputs inputs = make_inputs(problem, Distribution::offset_mean, Packing::separate, 3);
+      EXPECT_GT(largest_difference(make_reference(inputs, every_row(problem)).output, not_rotated), 1e-3);
+    }
   }
 }
 

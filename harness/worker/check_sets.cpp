@@ -432,6 +432,42 @@ void add_other_fields(Sets& sets, const Solves& solves, const Configuration& con
   if (solves.dropout) add_dropout(sets, solves, configuration);
 }
 
+// A new token of each batch entry: the first key of a sequence, of a tile, of a slice and of a page, and the last one of each. More
+// CTAs than one have the new key if there are several queries, or more heads than an mma has rows.
+void add_appended(Sets& sets, const Solves& solves, AttentionProblem cache, AttentionProblem long_cache) {
+  cache.lengths.clear();
+  cache.lengths_kv[0] = 2;
+  cache.append = long_cache.append = true;
+  const auto add = [&](const char* name, AttentionProblem problem, Packing packing, int sms) {
+    sets.push_back({.name = name,
+                    .problem = std::move(problem),
+                    .distribution = Distribution::offset_mean,
+                    .packing = packing,
+                    .sms = sms});
+  };
+  add("several queries and a new token", cache, Packing::with_gaps, 3);
+  cache.seq_len = 1;
+  cache.heads = 2 * kHeadsOfLargeGroup;
+  add("a new token, many heads of Q for each of K and V", cache, Packing::separate, 0);
+  cache.heads = 4;
+  cache.page_size = long_cache.page_size = 16;
+  add("a new token, pages of 16 keys", cache, Packing::separate, 3);
+  add("a new token, pages of 16 keys, long caches", long_cache, Packing::with_gaps, 1);
+  if (!solves.rotary) return;
+  for (const auto& [rotary_dim, interleaved] : {std::pair{cache.head_dim, false}, {cache.head_dim, true}}) {
+    cache.rotary_dim = rotary_dim;
+    cache.rotary_interleaved = interleaved;
+    add(interleaved ? "a new token, pairs of neighbours rotated" : "a new token, rotated", cache, Packing::with_gaps,
+        3);
+  }
+  long_cache.page_size = 0;
+  for (const std::int64_t rotary_dim : {16, 32, 48, 64}) {
+    long_cache.rotary_dim = rotary_dim;
+    long_cache.rotary_interleaved = rotary_dim == 48;
+    add("a new token, long caches, partly rotated", long_cache, Packing::separate, 2);
+  }
+}
+
 // One query of each head, and as many as the version solves, against caches of 0, 1 and numbers of keys around whole tiles, and
 // against long ones: a version that divides the keys among CTAs has more parts than a warp has lanes. A version that takes the
 // heads of a group together has more of them than an mma has rows.
@@ -495,6 +531,8 @@ void add_decoding(Sets& sets, const Version& version, const Configuration& confi
     add_paged("a large page", small_problem(configuration), 1024, Packing::separate);
     sets.back().problem.seq_len = 1;
   }
+
+  if (version.solves.append) add_appended(sets, version.solves, cache, long_cache);
 
   AttentionProblem large_groups = small_problem(configuration);
   large_groups.heads = 2 * kHeadsOfLargeGroup;

@@ -246,9 +246,11 @@ std::optional<std::string> find_changed_input(const Inputs& before, const std::v
     std::int64_t (*rows_of)(const AttentionProblem&, std::int64_t batch);
   };
   const std::int64_t kv_heads = num_kv_heads(problem);
+  const auto no_rows = [](const AttentionProblem&, std::int64_t) -> std::int64_t { return 0; };
+  const auto rows_of_cache = problem.append ? +no_rows : &num_rows_kv;
   for (const Part& part : {Part{"Q", before.Q, before.Q_buffer, problem.heads, num_rows},
-                           Part{"K", before.K, before.K_buffer, kv_heads, num_rows_kv},
-                           Part{"V", before.V, before.V_buffer, kv_heads, num_rows_kv}}) {
+                           Part{"K", before.K, before.K_buffer, kv_heads, rows_of_cache},
+                           Part{"V", before.V, before.V_buffer, kv_heads, rows_of_cache}}) {
     const std::uint16_t* was = before.buffers[part.buffer].data();
     const std::uint16_t* is = after[part.buffer].data();
     const auto found = first_difference(was, is, part.layout, problem, part.heads, part.rows_of, threads);
@@ -257,6 +259,44 @@ std::optional<std::string> find_changed_input(const Inputs& before, const std::v
     return fmt::format("changed its input {}: first at {}, from {} to {}", part.name,
                        place(found->batch, found->head, found->row, found->column),
                        element_to_float(problem.dtype, was[element]), element_to_float(problem.dtype, is[element]));
+  }
+  return std::nullopt;
+}
+
+std::optional<std::string> find_wrong_append(const Inputs& before, const std::vector<HostBuffer>& after) {
+  const AttentionProblem& problem = before.problem;
+  const std::int64_t kv_heads = num_kv_heads(problem), head_dim = problem.head_dim;
+  for (const bool is_V : {false, true}) {
+    const char* name = is_V ? "V" : "K";
+    const TensorLayout& layout = is_V ? before.V : before.K;
+    const int buffer = is_V ? before.V_buffer : before.K_buffer;
+    const std::uint16_t* is = after[buffer].data();
+    std::vector<std::uint16_t> expected(before.buffers[buffer].data(),
+                                        before.buffers[buffer].data() + before.buffers[buffer].size());
+    for (std::int64_t i = 0; i < problem.batch * kv_heads; ++i) {
+      const std::int64_t batch = i / kv_heads, head = i % kv_heads, row = num_keys(problem, batch) - 1;
+      const std::int64_t offset = layout.row(batch, head, row);
+      std::vector<double> exact(head_dim), bound(head_dim);
+      for (std::int64_t d = 0; d < head_dim; ++d) exact[d] = element_to_float(problem.dtype, expected[offset + d]);
+      if (!is_V && problem.rotary_dim != 0) {
+        const double largest = std::abs(*std::ranges::max_element(exact, {}, [](double x) { return std::abs(x); }));
+        rotate(before, batch, exact.data());
+        for (std::int64_t d = 0; d < problem.rotary_dim; ++d)
+          bound[d] = ulp(problem.dtype, exact[d]) / 2 + std::ldexp(largest, -21);
+      }
+      for (std::int64_t d = 0; d < head_dim; ++d) {
+        const double got = element_to_float(problem.dtype, is[offset + d]);
+        if (!(std::abs(got - exact[d]) <= bound[d]))
+          return fmt::format("the new row of {} is wrong in the cache: first at {}, {} instead of {}", name,
+                             place(batch, head, row, d), got, exact[d]);
+        expected[offset + d] = is[offset + d];
+      }
+    }
+    const auto [was, changed] = std::ranges::mismatch(expected, std::span(is, expected.size()));
+    if (was != expected.end())
+      return fmt::format("changed {} beside the new rows: first at element {} of its memory, from {} to {}", name,
+                         was - expected.begin(), element_to_float(problem.dtype, *was),
+                         element_to_float(problem.dtype, *changed));
   }
   return std::nullopt;
 }

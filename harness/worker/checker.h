@@ -51,9 +51,15 @@ std::optional<std::string> find_wrong_log_sum_exp(const Reference& reference, st
 std::optional<std::string> find_guard_damage(const std::string& buffer, std::span<const std::uint16_t> before,
                                              std::span<const std::uint16_t> after);
 
-/// The first element of Q, K or V that a launch has changed. `after` holds the buffers of `before` as they are now.
+/// The first element of Q, K or V that a launch has changed. `after` holds the buffers of `before` as they are now. If the
+/// problem appends, of Q.
 std::optional<std::string> find_changed_input(const Inputs& before, const std::vector<HostBuffer>& after,
                                               int threads = 0);
+
+/// If the problem appends: the first element of K and V that is not what it should be after the launch. In a new row, a rotated
+/// element may differ from the exact one by half an ulp of its type, and by as much as fp32 rounds. Everything else, gaps and
+/// unused pages included, must be as it was.
+std::optional<std::string> find_wrong_append(const Inputs& before, const std::vector<HostBuffer>& after);
 
 /// The first element at which the outputs of two launches differ.
 std::optional<std::string> find_difference(const AttentionProblem& problem, const HostBuffer& first,

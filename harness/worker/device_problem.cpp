@@ -62,6 +62,19 @@ HostBuffer from_e4m3(const Inputs& inputs, int buffer, const HostBuffer& from) {
   return to;
 }
 
+// K or V as a launch that appends finds it: in the place of the new row, there is NaN.
+HostBuffer without_new_row(const Inputs& inputs, int buffer) {
+  const AttentionProblem& problem = inputs.problem;
+  HostBuffer copy(inputs.buffers[buffer].size());
+  std::memcpy(copy.data(), inputs.buffers[buffer].data(), copy.bytes());
+  for (const auto& [layout, its_buffer] :
+       {std::pair{&inputs.K, inputs.K_buffer}, std::pair{&inputs.V, inputs.V_buffer}})
+    for (std::int64_t batch = 0; batch < problem.batch && its_buffer == buffer; ++batch)
+      for (std::int64_t head = 0; head < num_kv_heads(problem); ++head)
+        std::fill_n(copy.data() + layout->row(batch, head, num_keys(problem, batch) - 1), problem.head_dim, kPoison);
+  return copy;
+}
+
 }  // namespace
 
 DeviceProblem::DeviceProblem(const Version& version, const std::vector<const Configuration*>& configurations,
@@ -71,8 +84,10 @@ DeviceProblem::DeviceProblem(const Version& version, const std::vector<const Con
   const bool in_8_bits = problem.dtype == Dtype::e4m3;
   const char* const names[] = {"Q", "K", "V"};
   for (std::size_t i = 0; i < inputs.buffers.size(); ++i) {
-    const HostBuffer converted = in_8_bits ? to_e4m3(inputs, static_cast<int>(i)) : HostBuffer();
-    const HostBuffer& bits = in_8_bits ? converted : inputs.buffers[i];
+    const HostBuffer converted = in_8_bits        ? to_e4m3(inputs, static_cast<int>(i))
+                                 : problem.append ? without_new_row(inputs, static_cast<int>(i))
+                                                  : HostBuffer();
+    const HostBuffer& bits = in_8_bits || problem.append ? converted : inputs.buffers[i];
     inputs_.emplace_back(inputs.buffers.size() == 1 ? "packed Q, K, V" : names[i], bits.bytes());
     inputs_.back().upload(bits);
   }
@@ -107,27 +122,27 @@ DeviceProblem::DeviceProblem(const Version& version, const std::vector<const Con
   const int* lengths =
       upload(lengths_, "the lengths", in_32_bits(problem.packed ? first_rows(problem) : problem.lengths));
   const int* lengths_kv = upload(lengths_kv_, "the lengths of K and V",
-                                 in_32_bits(problem.packed ? first_rows_kv(problem) : problem.lengths_kv));
+                                 in_32_bits(problem.packed ? first_rows_kv(problem) : lengths_of_cache(problem)));
   const PageTable table = inputs.K.table != nullptr ? *inputs.K.table : PageTable();
   const GuardedBuffer& O = inputs.gradients ? gradient_inputs_[1] : outputs_.front();
-  ExtendedArgs& args = args_;
-  args = launch_args(problem,
-                     {.Q = device_tensor(inputs_[inputs.Q_buffer], inputs.Q, element_bytes),
-                      .K = device_tensor(inputs_[inputs.K_buffer], inputs.K, element_bytes),
-                      .V = device_tensor(inputs_[inputs.V_buffer], inputs.V, element_bytes),
-                      .O = device_tensor(O, output_layout(problem), 2),
-                      .lengths = lengths,
-                      .lengths_kv = lengths_kv,
-                      .scales = upload(scales_, "the scales", inputs.scales),
-                      .log_sum_exp = log_sum_exp_ ? reinterpret_cast<float*>(log_sum_exp_->data()) : nullptr,
-                      .offsets = lengths,
-                      .offsets_kv = lengths_kv,
-                      .alibi_slopes = upload(alibi_slopes_, "the slopes of ALiBi", inputs.alibi_slopes),
-                      .sinks = upload(sinks_, "the sinks", inputs.sinks),
-                      .page_table = upload(page_table_, "the page table", table.pages),
-                      .page_table_width = static_cast<int>(table.width),
-                      .num_pages = static_cast<int>(table.num_pages)},
-                     inputs.scale(), workspace_ ? workspace_->data() : nullptr);
+  Tensors tensors{.Q = device_tensor(inputs_[inputs.Q_buffer], inputs.Q, element_bytes),
+                  .K = device_tensor(inputs_[inputs.K_buffer], inputs.K, element_bytes),
+                  .V = device_tensor(inputs_[inputs.V_buffer], inputs.V, element_bytes),
+                  .O = device_tensor(O, output_layout(problem), 2),
+                  .lengths = lengths,
+                  .lengths_kv = lengths_kv,
+                  .scales = upload(scales_, "the scales", inputs.scales),
+                  .log_sum_exp = log_sum_exp_ ? reinterpret_cast<float*>(log_sum_exp_->data()) : nullptr,
+                  .offsets = lengths,
+                  .offsets_kv = lengths_kv,
+                  .alibi_slopes = upload(alibi_slopes_, "the slopes of ALiBi", inputs.alibi_slopes),
+                  .sinks = upload(sinks_, "the sinks", inputs.sinks),
+                  .page_table = upload(page_table_, "the page table", table.pages),
+                  .page_table_width = static_cast<int>(table.width),
+                  .num_pages = static_cast<int>(table.num_pages)};
+  add_new_token(tensors);
+  static_cast<ExtendedArgs&>(args_) =
+      launch_args(problem, tensors, inputs.scale(), workspace_ ? workspace_->data() : nullptr);
   if (!inputs.gradients) return;
   const TensorLayout of_keys = contiguous_layout(problem.seq_len_kv, num_kv_heads(problem), problem.head_dim);
   args_.gradients = {.dO = device_tensor(gradient_inputs_[0], inputs.gradients->dO_layout, 2),
@@ -135,6 +150,22 @@ DeviceProblem::DeviceProblem(const Version& version, const std::vector<const Con
                      .dK = device_tensor(outputs_[1], of_keys, 2),
                      .dV = device_tensor(outputs_[2], of_keys, 2),
                      .log_sum_exp = reinterpret_cast<const float*>(gradient_inputs_[2].data())};
+}
+
+void DeviceProblem::add_new_token(Tensors& tensors) {
+  const auto add = [&](const char* name, const HostBuffer& bits) -> const GuardedBuffer& {
+    new_token_inputs_.emplace_back(name, bits.bytes());
+    new_token_inputs_.back().upload(bits);
+    return new_token_inputs_.back();
+  };
+  if (host_.problem.append) {
+    tensors.K_new = device_tensor(add("the new key", host_.new_K), host_.new_K_layout, 2);
+    tensors.V_new = device_tensor(add("the new value", host_.new_V), host_.new_V_layout, 2);
+  }
+  if (host_.problem.rotary_dim != 0) {
+    tensors.rotary_cos = add("the cosines", host_.rotary_cos).data();
+    tensors.rotary_sin = add("the sines", host_.rotary_sin).data();
+  }
 }
 
 void DeviceProblem::poison(const Stream& stream) {
@@ -189,7 +220,7 @@ std::vector<HostBuffer> DeviceProblem::gradient_inputs() const {
 }
 
 std::optional<std::string> DeviceProblem::guard_damage() const {
-  for (const auto* buffers : {&outputs_, &inputs_, &gradient_inputs_})
+  for (const auto* buffers : {&outputs_, &inputs_, &gradient_inputs_, &new_token_inputs_})
     for (const GuardedBuffer& buffer : *buffers)
       if (auto damage = buffer.guard_damage()) return damage;
   for (const auto& buffer :

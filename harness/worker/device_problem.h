@@ -40,12 +40,15 @@ class DeviceProblem {
   std::optional<std::string> guard_damage() const;
 
  private:
+  void add_new_token(Tensors& tensors);
   std::string describe_launch(const std::string& doing, const std::string& configurations) const;
 
   // For messages.
   std::string version_, configurations_, problem_;
   std::vector<GuardedBuffer> inputs_;
   std::vector<GuardedBuffer> gradient_inputs_;
+  std::vector<GuardedBuffer>
+      new_token_inputs_;  // of a problem that appends: its key and value, and the tables of a rotation
   std::vector<GuardedBuffer> outputs_;
   std::optional<GuardedBuffer> log_sum_exp_, workspace_, lengths_, lengths_kv_, page_table_, scales_, alibi_slopes_,
       sinks_;

@@ -265,6 +265,45 @@ void lay_out(Inputs& inputs, Packing packing) {
 // Gaps and padding are NaN, so that they show up in the output of a kernel that reads them.
 std::uint16_t padding_of(Dtype dtype) { return element_from_float(dtype, std::numeric_limits<float>::quiet_NaN()); }
 
+// The new key and value of each batch entry in memory of their own, with gaps of NaN or without.
+void copy_new_tokens(Inputs& inputs, Packing packing) {
+  const AttentionProblem& problem = inputs.problem;
+  const std::int64_t kv_heads = num_kv_heads(problem), head_dim = problem.head_dim;
+  const struct {
+    HostBuffer& to;
+    TensorLayout& to_layout;
+    const HostBuffer& from;
+    const TensorLayout& from_layout;
+    std::int64_t gap;  // in elements, after each head
+  } parts[] = {{inputs.new_K, inputs.new_K_layout, inputs.buffers[inputs.K_buffer], inputs.K, 16},
+               {inputs.new_V, inputs.new_V_layout, inputs.buffers[inputs.V_buffer], inputs.V, 48}};
+  for (const auto& [to, to_layout, from, from_layout, gap] : parts) {
+    to_layout = contiguous_layout(1, kv_heads, head_dim + (packing == Packing::with_gaps ? gap : 0));
+    to = HostBuffer(problem.batch * to_layout.batch_stride);
+    std::fill_n(to.data(), to.size(), padding_of(problem.dtype));
+    for (std::int64_t batch = 0; batch < problem.batch; ++batch)
+      for (std::int64_t head = 0; head < kv_heads; ++head)
+        std::copy_n(from.data() + from_layout.row(batch, head, num_keys(problem, batch) - 1), head_dim,
+                    to.data() + to_layout.row(batch, head, 0));
+  }
+}
+
+// cos and sin of row · 10000^(-2i / rotary_dim) (Su et al., 2021, equation 15).
+void make_rotary_tables(Inputs& inputs) {
+  const AttentionProblem& problem = inputs.problem;
+  const std::int64_t pairs = problem.rotary_dim / 2;
+  inputs.rotary_cos = HostBuffer(problem.seq_len_kv * pairs);
+  inputs.rotary_sin = HostBuffer(problem.seq_len_kv * pairs);
+  for (std::int64_t row = 0; row < problem.seq_len_kv; ++row)
+    for (std::int64_t i = 0; i < pairs; ++i) {
+      const double angle = row * std::pow(10000.0, -2.0 * i / problem.rotary_dim);
+      inputs.rotary_cos.data()[row * pairs + i] =
+          element_from_float(problem.dtype, static_cast<float>(std::cos(angle)));
+      inputs.rotary_sin.data()[row * pairs + i] =
+          element_from_float(problem.dtype, static_cast<float>(std::sin(angle)));
+    }
+}
+
 // One of Q, K and V.
 struct Part {
   TensorName name;
@@ -343,6 +382,23 @@ const std::uint16_t* Inputs::V_row(std::int64_t batch, std::int64_t head, std::i
   return buffers[V_buffer].data() + V.row(batch, kv_head(problem, head), row);
 }
 
+template <typename T>
+void rotate(const Inputs& inputs, std::int64_t batch, T* row) {
+  const AttentionProblem& problem = inputs.problem;
+  const std::int64_t pairs = problem.rotary_dim / 2, first = (num_keys(problem, batch) - 1) * pairs;
+  for (std::int64_t i = 0; i < pairs; ++i) {
+    const T cos = element_to_float(problem.dtype, inputs.rotary_cos.data()[first + i]);
+    const T sin = element_to_float(problem.dtype, inputs.rotary_sin.data()[first + i]);
+    T& x = row[problem.rotary_interleaved ? 2 * i : i];
+    T& y = row[problem.rotary_interleaved ? 2 * i + 1 : i + pairs];
+    const T rotated_x = x * cos - y * sin;
+    y = x * sin + y * cos;
+    x = rotated_x;
+  }
+}
+template void rotate(const Inputs&, std::int64_t, float*);
+template void rotate(const Inputs&, std::int64_t, double*);
+
 void for_each_scaled_row(const Inputs& inputs, int buffer,
                          const std::function<void(std::int64_t offset, float scale)>& visit) {
   const AttentionProblem& problem = inputs.problem;
@@ -407,6 +463,8 @@ Inputs make_inputs(const AttentionProblem& problem, Distribution distribution, P
   };
   parallel_for(problem.batch * pieces_per_batch, fill, progress, threads);
   if (problem.dtype == Dtype::e4m3) quantise(inputs);
+  if (problem.append) copy_new_tokens(inputs, packing);
+  if (problem.rotary_dim != 0) make_rotary_tables(inputs);
   for (std::int64_t head = 0; head < problem.heads && problem.alibi; ++head)
     inputs.alibi_slopes.push_back(alibi_slope(head, problem.heads));
   for (std::int64_t head = 0; head < problem.heads && problem.sinks; ++head)

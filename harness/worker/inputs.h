@@ -31,10 +31,14 @@ struct Inputs {
   AttentionProblem problem;
   std::vector<HostBuffer> buffers;  // one, or one each for Q, K and V
   TensorLayout Q, K, V;
-  int Q_buffer = 0, K_buffer = 0, V_buffer = 0;     // the buffers that contain them
-  std::optional<float> other_scale;                 // scale of the scores; nullopt: softmax_scale(head_dim)
-  std::vector<float> scales;                        // as in ExtendedArgs: [3][batch][heads]; empty unless e4m3
-  std::vector<float> alibi_slopes, sinks;           // [heads]; empty unless the problem has them
+  int Q_buffer = 0, K_buffer = 0, V_buffer = 0;  // the buffers that contain them
+  std::optional<float> other_scale;              // scale of the scores; nullopt: softmax_scale(head_dim)
+  std::vector<float> scales;                     // as in ExtendedArgs: [3][batch][heads]; empty unless e4m3
+  std::vector<float> alibi_slopes, sinks;        // [heads]; empty unless the problem has them
+  // If the problem appends: the last key and value of each batch entry, which K and V above have, too, as rows of their own.
+  HostBuffer new_K, new_V;
+  TensorLayout new_K_layout, new_V_layout;  // one row for each batch entry
+  HostBuffer rotary_cos, rotary_sin;        // [seq_len_kv][rotary_dim / 2], elements; empty unless the problem rotates
   std::shared_ptr<const GradientInputs> gradients;  // of a backward problem: dO, O and L
 
   /// The head_dim elements of a row. `head` is one of Q's heads; for K and V, the result is the row that this head reads.
@@ -43,6 +47,10 @@ struct Inputs {
   const std::uint16_t* V_row(std::int64_t batch, std::int64_t head, std::int64_t row) const;
   float scale() const { return other_scale.value_or(softmax_scale(problem.head_dim)); }
 };
+
+/// Rotates a row of Q, or the last row of K, if the problem does: `row` has head_dim numbers.
+template <typename T>
+void rotate(const Inputs& inputs, std::int64_t batch, T* row);
 
 /// For an e4m3 problem: the start of each row of a tensor in this buffer, counted in elements, and the scale of its head.
 void for_each_scaled_row(const Inputs& inputs, int buffer,

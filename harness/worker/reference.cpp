@@ -104,6 +104,18 @@ class ScoreChange {
   std::int64_t aligned_;
 };
 
+// A row of Q or K in both arithmetics: `elements` become those for base, rounded to the type if they are rotated.
+void convert(const Inputs& inputs, std::int64_t batch, bool is_rotated, float* elements, double* exact) {
+  const std::int64_t head_dim = inputs.problem.head_dim;
+  std::copy_n(elements, head_dim, exact);
+  if (!is_rotated) return;
+  rotate(inputs, batch, exact);
+  rotate(inputs, batch, elements);
+  const Dtype dtype = inputs.problem.dtype;
+  for (std::int64_t d = 0; d < inputs.problem.rotary_dim; ++d)
+    elements[d] = element_to_float(dtype, element_from_float(dtype, elements[d]));
+}
+
 // Rows of one head that are processed together, so that each key is converted once for all of them: as many as keep S
 // small.
 std::int64_t rows_at_a_time(std::int64_t seq_len_kv) { return std::clamp<std::int64_t>((1 << 20) / seq_len_kv, 1, 64); }
@@ -125,19 +137,24 @@ AttendedRows attend_rows(const Inputs& inputs, std::int64_t batch, std::int64_t 
   Attention<double> exact(num_rows, padded_keys, padded_dim);
   Attention<float> base(num_rows, padded_keys, padded_dim);
   std::vector<float> converted(head_dim);
+  std::vector<double> exact_row(head_dim);
+  const bool rotates = inputs.problem.rotary_dim != 0;
 
   for (std::int64_t r = 0; r < num_rows; ++r) {
     if (rows[r] >= num_queries(inputs.problem, batch)) continue;  // padding, or not in memory at all
     elements_to_float(dtype, inputs.Q_row(batch, head, rows[r]), head_dim, &base.Q[r * padded_dim]);
-    std::copy_n(&base.Q[r * padded_dim], head_dim, &exact.Q[r * padded_dim]);
+    convert(inputs, batch, rotates, &base.Q[r * padded_dim], &exact.Q[r * padded_dim]);
   }
 
   // S = Q Kᵀ.
   for (std::int64_t first_key = 0; first_key < num_keys; first_key += kKeys) {
     for (std::int64_t key = 0; key < std::min(kKeys, num_keys - first_key); ++key) {
       elements_to_float(dtype, inputs.K_row(batch, head, first_key + key), head_dim, converted.data());
-      for (std::int64_t d = 0; d < head_dim; ++d)
-        exact.K_transposed[d * kKeys + key] = base.K_transposed[d * kKeys + key] = converted[d];
+      convert(inputs, batch, rotates && first_key + key == num_keys - 1, converted.data(), exact_row.data());
+      for (std::int64_t d = 0; d < head_dim; ++d) {
+        exact.K_transposed[d * kKeys + key] = exact_row[d];
+        base.K_transposed[d * kKeys + key] = converted[d];
+      }
     }
     for (std::int64_t r = 0; r < num_rows; ++r) {
       exact.add_scores(r, first_key);

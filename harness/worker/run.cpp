@@ -230,6 +230,8 @@ Verdict check_set(const CheckSet& set, const Inputs& inputs, DeviceProblem& prob
   if (verdict.correct()) verdict.reason = wrong_log_sum_exp.value_or("");
   if (verdict.correct()) verdict.reason = problem.guard_damage().value_or("");
   if (verdict.correct()) verdict.reason = find_changed_input(inputs, problem.inputs()).value_or("");
+  if (verdict.correct() && set.problem.append)
+    verdict.reason = find_wrong_append(inputs, problem.inputs()).value_or("");
   if (verdict.correct() && inputs.gradients)
     verdict.reason = find_changed_input(*inputs.gradients, problem.gradient_inputs()).value_or("");
   if (verdict.correct()) verdict.reason = difference.value_or("");
@@ -268,6 +270,7 @@ void add_verdict(Result& result, const CheckSet& set, const Verdict& verdict) {
 const char* field_without_probes(const AttentionProblem& problem) {
   return problem.packed          ? "packed"
          : problem.page_size > 0 ? "page_size"
+         : problem.append        ? "append"
          : problem.softcap != 0  ? "softcap"
          : problem.alibi         ? "alibi"
          : problem.sinks         ? "sinks"

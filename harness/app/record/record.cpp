@@ -109,7 +109,7 @@ std::vector<std::pair<AttentionProblem, const Configuration*>> what_to_record(co
 }
 
 // One query against the caches of the standard shapes, with few heads of K and V and with as many as of Q; and caches of
-// different lengths. A version that solves them has some of the caches in pages, too.
+// different lengths. A version that solves them has some of the caches in pages, and with a new token.
 std::vector<AttentionProblem> decoding_problems(const Version& version) {
   std::vector<AttentionProblem> problems;
   const auto add = [&](const StandardShape& shape, std::int64_t kv_heads, Dtype dtype) -> AttentionProblem& {
@@ -133,6 +133,15 @@ std::vector<AttentionProblem> decoding_problems(const Version& version) {
       problems.back().page_size = kStandardPageSize;
     }
   }
+  const auto add_appended = [&](std::int64_t rotary_dim) {
+    for (const StandardShape& shape : kDecodingShapes) {
+      AttentionProblem& problem = add(shape, kDecodingKvHeads.front(), Dtype::fp16);
+      problem.append = true;
+      problem.rotary_dim = rotary_dim;
+    }
+  };
+  if (version.solves.append) add_appended(0);
+  if (version.solves.rotary) add_appended(kStandardHeadDim);
   AttentionProblem& mixed = add(kDecodingShapes.back(), kDecodingKvHeads.front(), Dtype::fp16);
   for (std::int64_t i = 1; i <= mixed.batch; ++i) mixed.lengths_kv.push_back(mixed.seq_len_kv * i / mixed.batch);
   return problems;
@@ -156,6 +165,14 @@ std::vector<AttentionProblem> emulator_decoding_problems(const Version& version,
   if (version.solves.paged) {
     problems.push_back(first);
     problems.back().page_size = kStandardPageSize;
+  }
+  if (version.solves.append) {
+    problems.push_back(first);
+    problems.back().append = true;
+  }
+  if (version.solves.rotary) {
+    problems.push_back(problems.back());
+    problems.back().rotary_dim = configuration.head_dim;
   }
   return problems;
 }

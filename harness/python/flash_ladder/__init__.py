@@ -276,6 +276,11 @@ def decode(
     lengths: Array | Sequence[int] | None = None,
     page_table: Array | None = None,
     *,
+    k_new: Array | None = None,
+    v_new: Array | None = None,
+    rotary_cos: Array | None = None,
+    rotary_sin: Array | None = None,
+    rotary_interleaved: bool = True,
     kernel: str | int | None = None,
     out: Array | None = None,
     softmax_scale: float | None = None,
@@ -296,7 +301,17 @@ def decode(
                    has the keys of batch entry b from i · page_size on. Pages may be shared. page_size is a power of
                    two, at least 16; `room` is page_size times the pages of a batch entry. Entries after the page of
                    the last key are not used
-    kernel         a version of the decoding track, "D08"; None is the newest one
+    k_new, v_new   the key and the value of a new token of each batch entry, [batch, 1, heads of k, head_dim], as
+                   flash_attn_with_kvcache's k and v. The launch writes them into the cache at row lengths[b], which
+                   must have room, in a page of the table if there are pages, and the queries see them, too. Then
+                   lengths, which does not count them, is required; the caller increments it before the next token
+    rotary_cos, rotary_sin
+                   [rows, rotary_dim / 2] in the type of q, with rotary_dim a multiple of 16, and a row for each key
+                   for which there is room: the first rotary_dim elements of k_new and of all queries of a batch entry
+                   are rotated by the angles of row lengths[b]. The cache then has the rotated key
+    rotary_interleaved
+                   whether elements 2i and 2i + 1 are a pair (GPT-J), or i and i + rotary_dim / 2 (GPT-NeoX, Llama)
+    kernel         a version of the decoding track, "D08"; None is the newest one that solves the problem
     out, softmax_scale, return_lse, config
                    as in forward()
 
@@ -309,12 +324,16 @@ def decode(
 
     Raises what forward() raises.
     """
-    asked: dict[str, object] = {}
+    if not isinstance(rotary_interleaved, bool):
+        raise TypeError(f"rotary_interleaved is {rotary_interleaved!r}; allowed: True, False")
+    asked: dict[str, object] = {"rotary_interleaved": True} if rotary_interleaved and rotary_cos is not None else {}
     optional: dict[str, _arrays.AnyArray | None] = {"out": out, "page_table": page_table}
+    optional |= {"k_new": k_new, "v_new": v_new, "rotary_cos": rotary_cos, "rotary_sin": rotary_sin}
     if hasattr(type(lengths), "__dlpack__"):
         optional["lengths"] = lengths
     elif lengths is not None:
-        asked["lengths_kv"] = _lengths("lengths", cast("Sequence[int]", lengths))
+        listed = _lengths("lengths", cast("Sequence[int]", lengths))
+        asked["lengths_kv"] = [length + 1 for length in listed] if k_new is not None else listed
     return cast(
         "Array | tuple[Array, Array]",
         _call(
@@ -631,7 +650,7 @@ def _call(
     key_name, value_name = ("k_cache", "v_cache") if kind == "decoding" else ("k", "v")
     given = {name: array for name, array in optional.items() if array is not None}
     arrays = {"q": q, key_name: k, value_name: v} | given
-    on_gpu, device = _check_together(library, arrays, written=() if kind == "backward" else ("out",))
+    on_gpu, device = _check_together(library, arrays, written=_written(kind, optional))
     if timed and not on_gpu:
         raise RuntimeError(
             "forward_timed: q is in host memory, so the kernel would run on the virtual GPU, which has no clock; "
@@ -684,6 +703,13 @@ def _call(
         made = library.result(arrays["out"])
         result = made if packed is None else made[0]
     return _Answer((result, library.result(arrays["lse"])) if return_lse else result, milliseconds, ran)
+
+
+def _written(kind: str, optional: dict[str, _arrays.AnyArray | None]) -> tuple[str, ...]:
+    """The arrays of the caller that the launch writes to."""
+    if kind == "backward":
+        return ()
+    return ("out", "k_cache", "v_cache") if optional.get("k_new") is not None else ("out",)
 
 
 def _check_together(
