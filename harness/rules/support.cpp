@@ -9,7 +9,6 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
-#include <set>
 #include <utility>
 #include <vector>
 
@@ -30,14 +29,6 @@ std::optional<std::string> why_not_whole_tiles(const Version& version, const Con
   const std::string use = below > 0 ? fmt::format("{} or {}", below, below + tile) : fmt::format("{}", tile);
   return fmt::format("{} {} is not a multiple of {}, the {} of a tile of {} (configuration {}); use {}{}", name, length,
                      tile, unit, label(version), configuration.name, words.use_size(name), use);
-}
-
-// The values of head_dim that the version computes in this type, in order.
-std::set<int> head_dims(const Version& version, Dtype dtype) {
-  std::set<int> found;
-  for (const Configuration& configuration : version.configurations)
-    if (configuration.dtype == dtype) found.insert(configuration.head_dim);
-  return found;
 }
 
 // Those of this type and head_dim; if none has that head_dim, all of the type, so that a refusal can say what is allowed.
@@ -250,6 +241,13 @@ std::optional<std::string> why_unusable(const DeviceInfo& device, const Words& w
       "another GPU {}",
       device.name, compute_capability_name(device.compute_capability), compute_capability_name(kMinComputeCapability),
       words.other_gpu);
+}
+
+std::set<std::int64_t> head_dims(const Version& version, Dtype dtype) {
+  std::set<std::int64_t> found;
+  for (const Configuration& configuration : version.configurations)
+    if (configuration.dtype == dtype) found.insert(configuration.head_dim);
+  return found;
 }
 
 bool runs_on(Architecture architecture, int compute_capability) {

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 
@@ -56,6 +57,9 @@ std::optional<std::string> why_no_page_size(std::int64_t size, const Words& word
 /// whether the version solves the fields that the problem has beyond the plain one.
 std::optional<std::string> why_unsupported(const Version& version, const Configuration& configuration,
                                            const AttentionProblem& problem, const Words& words = kFlags);
+
+/// The values of head_dim that the version computes in this type, in order.
+std::set<std::int64_t> head_dims(const Version& version, Dtype dtype);
 
 /// What the CUDA runtime reports before it accesses a GPU.
 struct DriverState {

@@ -228,12 +228,9 @@ std::vector<AttentionProblem> standard_problems(const Version& version) {
       for (std::int64_t i = 1; i <= problem.batch; ++i) problem.lengths.push_back(problem.seq_len * i / problem.batch);
       problem.lengths_kv = problem.lengths;
     });
-  std::set<int> head_dims;
-  for (const Configuration& configuration : version.configurations) head_dims.insert(configuration.head_dim);
-  head_dims.erase(static_cast<int>(kStandardHeadDim));
-  for (const int head_dim : head_dims)
+  for (const std::int64_t head_dim : head_dims(version, version.configurations.front().dtype))
     for (const bool causal : {false, true})
-      if (!causal || version.solves.causal)
+      if (head_dim != kStandardHeadDim && (!causal || version.solves.causal))
         add_all(Shapes::few, [&](AttentionProblem& problem) {
           problem.head_dim = head_dim;
           problem.causal = causal;

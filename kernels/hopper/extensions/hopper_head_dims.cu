@@ -6,8 +6,8 @@
 // Changed     Traits for each head_dim, and wgmmas for them (hopper/head_dims.h). With 256, one query tile fits in shared
 //             memory and not two, so a CTA computes a single one, and does not prepare the next one meanwhile.
 // Prediction  128 as before. At seq_len 4096 without a mask, 64 has all of 128's exponentials but half of its wgmmas: 0.75 of
-//             its TFLOP/s; 96: 0.9. Query tiles of 128 rows read K and V more often: 0.95 for 192. 256: 0.9, since nothing
-//             hides the first copies of a query tile; at seq_len 512, for the same reason, 0.75.
+//             its TFLOP/s; 96: 0.9. 192: the same as 128, with fewer exponentials but more bytes of K and V. 256: 0.95, since
+//             nothing hides the beginning of a query tile; at seq_len 512, for the same reason, 0.8 of its speed at 4096.
 
 #include <algorithm>
 #include <cfloat>
@@ -639,7 +639,7 @@ cudaError_t launch(const ExtendedArgs& args, cudaStream_t stream) {
                             : flash_attention<Traits, Mask::window, false, true>;
   if (error == cudaSuccess)
     error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Traits::kSmemBytes);
-  // Launch one CTA on each SM, but no more than there are query tiles, or pairs; if a CTA has only one tile, as many as tiles.
+  // Launch one CTA on each SM, but no more than there are query tiles, or pairs; with one buffer for Q, one per query tile.
   int device, num_sms;
   if (error == cudaSuccess) error = cudaGetDevice(&device);
   if (error == cudaSuccess) error = cudaDeviceGetAttribute(&num_sms, cudaDevAttrMultiProcessorCount, device);
