@@ -248,7 +248,8 @@ std::optional<std::string> why_no_log_sum_exp(const Version& version, bool log_s
 std::set<std::int64_t> head_dims_on(const DeviceInfo& device, Dtype dtype) {
   std::set<std::int64_t> found;
   for (const Version& version : versions())
-    if (version.kind != ProblemKind::backward && !why_not_on_device(version, device)) found.merge(head_dims(version, dtype));
+    if (version.kind != ProblemKind::backward && !why_not_on_device(version, device))
+      found.merge(head_dims(version, dtype));
   return found;
 }
 
