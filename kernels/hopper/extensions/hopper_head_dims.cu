@@ -1,8 +1,8 @@
 // hopper_head_dims
 //
-// Idea        Heads have 64, 96, 128, 192 or 256 elements. Registers decide the tile: of each thread's, O takes head_dim / 2,
-//             and S, its exponentials and P take 5/4 of the keys. With three consumers, a thread has 160, and with two, which
-//             192 and 256 need, 240. The swizzle decides the layout: 96 columns are three parts of 32, not 1.5 of 64.
+// Idea        Heads have 64, 96, 128, 192 or 256 elements. Registers decide the tile: per thread, O needs head_dim / 2 of them,
+//             and S, its exponentials and P need 5/4 of the number of keys. With three consumers, a thread has 160; 192 and
+//             256 need two, with 240. The swizzle decides the layout: 96 columns are three parts of 32, not 1.5 of 64.
 // Changed     Traits for each head_dim, and wgmmas for them (hopper/head_dims.h). With 256, one query tile fits in shared
 //             memory and not two, so a CTA computes a single one, and does not prepare the next one meanwhile.
 // Prediction  128 as before. At seq_len 4096 without a mask, 64 has all of 128's exponentials but half of its wgmmas: 0.75 of
