@@ -7,6 +7,7 @@
 #include <numeric>
 #include <span>
 #include <stdexcept>
+#include <utility>
 
 #include "problem/problem.h"
 #include "worker/reference_cache.h"
@@ -247,39 +248,29 @@ void set_bounds(Reference& reference, std::span<const std::array<Largest, 2>> la
   }
 }
 
-}  // namespace
-
-std::shared_ptr<const GradientInputs> make_gradient_inputs(const Inputs& inputs, Packing packing,
-                                                           OutputGradient output_gradient, std::uint64_t seed,
-                                                           const std::filesystem::path& cache, const Progress& progress,
-                                                           int threads) {
-  const AttentionProblem& problem = inputs.problem;
+// Memory for O, L and D.
+std::shared_ptr<GradientInputs> without_O(const AttentionProblem& problem, HostBuffer dO, TensorLayout dO_layout) {
   AttentionProblem others = problem;
   others.causal = false;
   others.window_left = others.window_right = kNoWindow;
   others.kv_heads = 0;
   if (!is_plain(others)) throw std::logic_error("of all extensions, gradients know only masks and kv_heads");
-  const std::int64_t heads = problem.heads, seq_len = problem.seq_len, head_dim = problem.head_dim;
   auto result = std::make_shared<GradientInputs>();
+  result->dO = std::move(dO);
+  result->dO_layout = std::move(dO_layout);
   result->O_layout = output_layout(problem);
-  result->dO_layout = result->O_layout;
-  if (packing == Packing::with_gaps) {
-    result->dO_layout.row_stride = head_dim;
-    result->dO_layout.head_stride = seq_len * head_dim;
-  }
-  result->dO = draw_dO(problem, result->dO_layout, factor_of(output_gradient), seed, threads);
   result->O = HostBuffer(output_size(problem));
-  const std::int64_t num_rows = problem.batch * heads * seq_len;
+  const std::int64_t num_rows = problem.batch * problem.heads * problem.seq_len;
   result->log_sum_exp.resize(num_rows);
   result->exact_log_sum_exp.resize(num_rows);
   result->exact_D.resize(num_rows);
-  const std::array cached{writable_bytes_of(result->O), std::as_writable_bytes(std::span(result->exact_log_sum_exp)),
-                          std::as_writable_bytes(std::span(result->exact_D))};
-  if (read_cached(cache, cached)) {
-    std::ranges::transform(result->exact_log_sum_exp, result->log_sum_exp.begin(), to_float);
-    return result;
-  }
+  return result;
+}
 
+// O, L and D.
+void compute_O(GradientInputs& result, const Inputs& inputs, const Progress& progress, int threads) {
+  const AttentionProblem& problem = inputs.problem;
+  const std::int64_t heads = problem.heads, seq_len = problem.seq_len, head_dim = problem.head_dim;
   const std::int64_t groups = (seq_len + kRows - 1) / kRows;
   const auto attend = [&](std::int64_t work) {
     const std::int64_t batch = work / groups / heads, head = work / groups % heads, first = work % groups * kRows;
@@ -288,21 +279,51 @@ std::shared_ptr<const GradientInputs> make_gradient_inputs(const Inputs& inputs,
     const AttendedRows attended = attend_rows(inputs, batch, head, rows, /*with_base=*/false);
     for (std::int64_t r = 0; r < std::ssize(rows); ++r) {
       const std::int64_t row = (batch * heads + head) * seq_len + rows[r];
-      const std::uint16_t* dO = result->dO.data() + result->dO_layout.row(batch, head, rows[r]);
-      std::uint16_t* O = result->O.data() + result->O_layout.row(batch, head, rows[r]);
+      const std::uint16_t* dO = result.dO.data() + result.dO_layout.row(batch, head, rows[r]);
+      std::uint16_t* O = result.O.data() + result.O_layout.row(batch, head, rows[r]);
       double D = 0;
       for (std::int64_t d = 0; d < head_dim; ++d) {
         const double exact = attended.exact[r * head_dim + d];
         O[d] = element_from_float(problem.dtype, static_cast<float>(exact));
         D += element_to_float(problem.dtype, dO[d]) * exact;
       }
-      result->exact_D[row] = D;
-      result->exact_log_sum_exp[row] = attended.exact_log_sum_exp[r];
-      result->log_sum_exp[row] = to_float(attended.exact_log_sum_exp[r]);
+      result.exact_D[row] = D;
+      result.exact_log_sum_exp[row] = attended.exact_log_sum_exp[r];
+      result.log_sum_exp[row] = to_float(attended.exact_log_sum_exp[r]);
     }
   };
   parallel_for(problem.batch * heads * groups, attend, progress, threads);
+}
+
+}  // namespace
+
+std::shared_ptr<const GradientInputs> make_gradient_inputs(const Inputs& inputs, Packing packing,
+                                                           OutputGradient output_gradient, std::uint64_t seed,
+                                                           const std::filesystem::path& cache, const Progress& progress,
+                                                           int threads) {
+  const AttentionProblem& problem = inputs.problem;
+  TensorLayout dO_layout = output_layout(problem);
+  if (packing == Packing::with_gaps) {
+    dO_layout.row_stride = problem.head_dim;
+    dO_layout.head_stride = problem.seq_len * problem.head_dim;
+  }
+  HostBuffer dO = draw_dO(problem, dO_layout, factor_of(output_gradient), seed, threads);
+  const auto result = without_O(problem, std::move(dO), std::move(dO_layout));
+  const std::array cached{writable_bytes_of(result->O), std::as_writable_bytes(std::span(result->exact_log_sum_exp)),
+                          std::as_writable_bytes(std::span(result->exact_D))};
+  if (read_cached(cache, cached)) {
+    std::ranges::transform(result->exact_log_sum_exp, result->log_sum_exp.begin(), to_float);
+    return result;
+  }
+  compute_O(*result, inputs, progress, threads);
   write_cached(cache, std::vector<std::span<const std::byte>>(cached.begin(), cached.end()));
+  return result;
+}
+
+std::shared_ptr<GradientInputs> complete_gradient_inputs(const Inputs& inputs, HostBuffer dO, const Progress& progress,
+                                                         int threads) {
+  auto result = without_O(inputs.problem, std::move(dO), output_layout(inputs.problem));
+  compute_O(*result, inputs, progress, threads);
   return result;
 }
 

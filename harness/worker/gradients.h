@@ -44,6 +44,10 @@ std::shared_ptr<const GradientInputs> make_gradient_inputs(const Inputs& inputs,
                                                            const std::filesystem::path& cache = {},
                                                            const Progress& progress = {}, int threads = 0);
 
+/// The same for a dO that was not drawn. It has the layout of O.
+std::shared_ptr<GradientInputs> complete_gradient_inputs(const Inputs& inputs, HostBuffer dO,
+                                                         const Progress& progress = {}, int threads = 0);
+
 constexpr std::array<std::string_view, 3> kGradientNames = {"dQ", "dK", "dV"};
 
 /// The first of dO, O and L that a launch has changed. `after` holds DeviceProblem::gradient_inputs().
