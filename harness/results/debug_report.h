@@ -89,6 +89,8 @@ struct DebugReport {
   bool right() const;
 };
 
+void to_json(nlohmann::json& json, const WrongElement& element);
+void from_json(const nlohmann::json& json, WrongElement& element);
 /// Reading throws std::exception for anything that is not a DebugReport.
 void to_json(nlohmann::json& json, const DebugReport& report);
 void from_json(const nlohmann::json& json, DebugReport& report);

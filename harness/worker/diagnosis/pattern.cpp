@@ -45,13 +45,13 @@ std::vector<std::int64_t> whole_units(const Set& set, std::int64_t size) {
   return std::ssize(units) * size == std::ssize(set) ? std::vector<std::int64_t>{} : units;
 }
 
-std::string describe_rows(const Set& rows, const Tiling& tiling) {
+std::string describe_rows(const Set& rows, const Tiling& tiling, const char* row) {
   if (all(rows)) return "all rows";
   const auto ranges = describe_set(rows);
   std::string text = ranges ? fmt::format("rows {}", *ranges)
-                            : fmt::format("{} of the {} rows of a query tile", members(rows).size(), rows.size());
+                            : fmt::format("{} of the {} rows of a {} tile", members(rows).size(), rows.size(), row);
   if (ranges && ranges->find("modulo") == std::string::npos)
-    text += fmt::format(" of a query tile of {}", tiling.block_q);
+    text += fmt::format(" of a {} tile of {}", row, tiling.block_q);
   if (!tiling.has_fragments()) return text;
   if (is_half(rows, 0)) return text + " (half 0 of every mma tile: registers D[0] and D[1])";
   if (is_half(rows, 1)) return text + " (half 1 of every mma tile: registers D[2] and D[3])";
@@ -98,13 +98,14 @@ std::string describe_heads(const Set& heads, const AttentionProblem& problem) {
   return fmt::format("{}", fmt::join(parts, " of "));
 }
 
-std::string describe_q_tiles(const Set& tiles) {
+// "query tile 3 of 4"; `row` is "query" or "key".
+std::string describe_tiles(const Set& tiles, const char* row) {
   if (tiles.size() == 1) return "";
-  if (all(tiles)) return "all query tiles";
+  if (all(tiles)) return fmt::format("all {} tiles", row);
   const auto wrong = members(tiles);
   const auto ranges = describe_set(tiles);
-  if (!ranges) return fmt::format("{} of {} query tiles", wrong.size(), tiles.size());
-  return fmt::format("query {} {} of {}", wrong.size() == 1 ? "tile" : "tiles", *ranges, tiles.size());
+  if (!ranges) return fmt::format("{} of {} {} tiles", wrong.size(), tiles.size(), row);
+  return fmt::format("{} {} {} of {}", row, wrong.size() == 1 ? "tile" : "tiles", *ranges, tiles.size());
 }
 
 // Fits one factor to a group of elements, by least squares, if there is one: each element may deviate from it by as
@@ -221,14 +222,15 @@ std::optional<std::string> describe_set(const std::vector<bool>& wrong) {
   return fmt::format("{}{}", fmt::join(ranges, ", "), period < size ? fmt::format(" modulo {}", period) : "");
 }
 
-std::string describe_places(const WrongElements& wrong, const AttentionProblem& problem, const Tiling& tiling) {
+std::string describe_places(const WrongElements& wrong, const AttentionProblem& problem, const Tiling& tiling,
+                            const char* row) {
   std::vector<std::string> parts = {
       wrong.all_rows_compared
-          ? describe_rows(wrong.tile_rows, tiling)
+          ? describe_rows(wrong.tile_rows, tiling, row)
           : fmt::format("{} rows, where one row in {} was compared", wrong.rows.size(),
                         problem.batch * problem.heads * problem.seq_len * problem.head_dim / wrong.compared),
       describe_columns(wrong.columns, tiling)};
-  for (const std::string& part : {describe_q_tiles(wrong.q_tiles), describe_heads(wrong.heads, problem)})
+  for (const std::string& part : {describe_tiles(wrong.q_tiles, row), describe_heads(wrong.heads, problem)})
     if (!part.empty()) parts.push_back(part);
   std::string text = fmt::format("Wrong in {}", fmt::join(parts, ", "));
   const double share = 100.0 * wrong.wrong / wrong.around;
@@ -243,7 +245,7 @@ std::string describe_places(const WrongElements& wrong, const AttentionProblem& 
 }
 
 std::optional<std::string> describe_factor(const Reference& reference, const HostBuffer& output,
-                                           const WrongElements& wrong) {
+                                           const WrongElements& wrong, bool is_gradient) {
   const AttentionProblem& problem = reference.problem;
   const TensorLayout layout = output_layout(problem);
   FactorFit one;
@@ -264,10 +266,8 @@ std::optional<std::string> describe_factor(const Reference& reference, const Hos
     return fmt::format("The wrong rows are the right ones times {:.3g}, with the same factor for every element.",
                        *factor);
   if (const auto range = common_range(rows))
-    return fmt::format(
-        "Each wrong row is the right one times its own factor, {}: suggests its row sum, by which it "
-        "is divided.",
-        *range);
+    return fmt::format("Each wrong row is the right one times its own factor, {}{}.", *range,
+                       is_gradient ? "" : ": suggests its row sum, by which it is divided");
   if (rows.size() >= 8)  // with few rows or columns a factor would fit by chance
     if (const auto range = common_range(columns))
       return fmt::format("In the wrong rows each column is the right one times its own factor, {}.", *range);

@@ -33,16 +33,18 @@ struct WrongElements {
 };
 WrongElements find_wrong(const Reference& reference, const HostBuffer& output, const Tiling& tiling);
 
-/// One sentence: the wrong rows and columns, modulo what, of which tiles, warps and heads. `wrong` contains at least one.
-std::string describe_places(const WrongElements& wrong, const AttentionProblem& problem, const Tiling& tiling);
+/// One sentence: the wrong rows and columns, modulo what, of which tiles, warps and heads. `wrong` contains at least one. A row of dK
+/// or dV is a key.
+std::string describe_places(const WrongElements& wrong, const AttentionProblem& problem, const Tiling& tiling,
+                            const char* row = "query");
 
 /// The true members of `wrong` as ranges, modulo the smallest power of two that describes them: "8–15 modulo 16", "0,
 /// 3–5"; "" for all; nullopt if that would take more than four ranges.
 std::optional<std::string> describe_set(const std::vector<bool>& wrong);
 
 /// One sentence if the output is the reference times a factor, which may be the same for all wrong rows or one for each
-/// row or column.
+/// row or column. A gradient is not divided by a row sum.
 std::optional<std::string> describe_factor(const Reference& reference, const HostBuffer& output,
-                                           const WrongElements& wrong);
+                                           const WrongElements& wrong, bool is_gradient = false);
 
 }  // namespace flash_ladder

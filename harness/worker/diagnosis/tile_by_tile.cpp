@@ -20,14 +20,6 @@ constexpr std::int64_t kEachTile = 8;     // this many cuts are one tile apart; 
 constexpr std::size_t kMaxFindings = 20;  // how many are kept
 constexpr std::int64_t kMaxProbedTiles = 3;  // for the launch that shows the layouts
 
-// After how many tiles to cut: after each of the first ones, then more and more sparsely.
-std::vector<std::int64_t> cuts_of(std::int64_t tiles) {
-  std::vector<std::int64_t> cuts;
-  for (std::int64_t count = 1; count < tiles; count += count < kEachTile ? 1 : count) cuts.push_back(count);
-  cuts.push_back(tiles);
-  return cuts;
-}
-
 std::optional<WrongElement> first_of(const WrongElements& wrong, const Reference& reference, const HostBuffer& output,
                                      const Tiling& tiling, std::int64_t held_columns) {
   if (wrong.rows.empty()) return std::nullopt;
@@ -339,6 +331,13 @@ class TileByTile {
 };
 
 }  // namespace
+
+std::vector<std::int64_t> cuts_of(std::int64_t tiles) {
+  std::vector<std::int64_t> cuts;
+  for (std::int64_t count = 1; count < tiles; count += count < kEachTile ? 1 : count) cuts.push_back(count);
+  cuts.push_back(tiles);
+  return cuts;
+}
 
 DebugReport debug_tile_by_tile(const AttentionProblem& problem, Distribution data, std::uint64_t seed,
                                const Tiling& tiling, const ShownRow& shown, const Examine& examine,

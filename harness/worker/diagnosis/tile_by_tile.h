@@ -27,6 +27,9 @@ struct ShownRow {
   std::optional<std::int64_t> head, row;
 };
 
+/// After how many tiles to cut: after each of the first ones, then more and more sparsely.
+std::vector<std::int64_t> cuts_of(std::int64_t tiles);
+
 /// Uses these data; if the output is right for normal data, one of the check's other distributions for which it is
 /// wrong replaces them. Fills in everything except the members that name the version, and `look_at`. The members of
 /// DebugReport also say which problem it is.
