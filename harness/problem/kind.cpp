@@ -14,14 +14,12 @@ const KindOfProblem& describe(ProblemKind kind) {
                                           .outputs = "O",
                                           .few_sms = kSeveralTiles,
                                           .wrong_on_few_sms = kSecondTile,
-                                          .has_probes = true,
                                           .has_peers = true};
   static constexpr KindOfProblem kBackward{.name = "backward",
                                            .work = 2.5,
                                            .outputs = "dQ, dK and dV",
                                            .few_sms = kSeveralTiles,
                                            .wrong_on_few_sms = kSecondTile,
-                                           .has_probes = false,
                                            .has_peers = false};
   static constexpr KindOfProblem kDecoding{
       .name = "decoding",
@@ -29,7 +27,6 @@ const KindOfProblem& describe(ProblemKind kind) {
       .outputs = "O",
       .few_sms = "With few SMs, the keys are divided into fewer parts",
       .wrong_on_few_sms = "it is right: something is wrong where the keys are divided into fewer parts",
-      .has_probes = true,
       .has_peers = true};
   switch (kind) {
     case ProblemKind::forward:

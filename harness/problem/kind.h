@@ -18,8 +18,6 @@ struct KindOfProblem {
   // A version that starts fewer CTAs on few SMs is checked on few of them, too. A study card says what is different then, and the
   // diagnosis of an output that is wrong only there says it after "With all SMs, ".
   std::string_view few_sms, wrong_on_few_sms;
-  // Whether --debug and diagnoses can examine it: their probes show the weights with which V contributes to O.
-  bool has_probes;
   // Whether scripts/peers measures other projects' kernels for it, which are shown beside its figures.
   bool has_peers;
 };

@@ -8,7 +8,7 @@
 //   {"event": "result", "result": {…}}                                             the answer to command "run": a Result
 //   {"event": "results", "results": [{…}]}                                         the answer to command "time": a Result per
 //                                                                                  configuration, in the order of the request
-//   {"event": "debug_report", "debug_report": {…}}                                     the answer to command "debug": a DebugReport
+//   {"event": "debug_report", "debug_report": {…}}                                     the answer to command "debug": a DebugReport, or a GradientReport
 //   {"event": "error", "kind": "usage|unavailable|cuda", "message": "…"}           instead of an answer
 //
 // Standard output and standard error are free for the kernels' own printf. A worker that writes no event for

@@ -23,6 +23,8 @@ COUNTED = re.compile(r"\bat\((?P<number>\d+|'D\d\d'), '(?P<place>[^']+)'")
 DEBUG = re.compile(r"inline const Place (?P<what>\w+)\{(?P<names>[^}]*)\};")
 # What --debug needs in every version from 02 on, because each has an online softmax.
 SOFTMAX = ("m", "l", "rescale_O", "divide", "store", "use_K", "use_V", "loop", "scale")
+# The same for versions that compute gradients.
+STEPS = ("S", "P", "dP", "dS", "D", "dV", "dK", "dQ", "convert_dQ", "store_dK_and_dV", "loop", "copy_queries")
 
 
 @dataclass(frozen=True)
@@ -83,20 +85,33 @@ def missing_in_assignments(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> Itera
 
 
 def missing_in_debug(tree: Tree) -> Iterator[str]:
-    header = (ROOT / "harness" / "app" / "card" / "debug_places.h").read_text(encoding="utf-8")
-    places = {found["what"]: re.findall(r'"([^"]+)"', found["names"]) for found in DEBUG.finditer(header)}
-    assert len(places) > 15 and set(SOFTMAX) <= places.keys()
-    # --debug refuses versions that compute gradients.
-    comments = {file.file: tree.places(file.file).comments for file in kernel_files(ROOT) if not file.is_backward}
+    files = kernel_files(ROOT)
+    forward = [file.file for file in files if not file.is_backward and file.file != "kernels/01_naive.cu"]
+    backward = [file.file for file in files if file.is_backward and file.name != "naive"]
+    yield from missing_in_places(tree, "debug_places.h", [*forward, "kernels/01_naive.cu"], forward, SOFTMAX)
+    yield from missing_in_places(
+        tree, "gradient_places.h", [*backward, "kernels/backward/B01_naive.cu"], backward, STEPS
+    )
+
+
+def missing_in_places(
+    tree: Tree, name: str, files: list[str], all_of: list[str], needed: tuple[str, ...]
+) -> Iterator[str]:
+    """Names that are in none of the files, and those of the needed places that one of `all_of` lacks."""
+    header = f"harness/app/card/{name}"
+    places = {
+        found["what"]: re.findall(r'"([^"]+)"', found["names"])
+        for found in DEBUG.finditer((ROOT / header).read_text(encoding="utf-8"))
+    }
+    assert len(places) > 15 and set(needed) <= places.keys()
+    comments = {file: tree.places(file).comments for file in files}
     for what, names in places.items():
-        found = {
-            file for name in names for file, all_of in comments.items() if any(c.begins_with(name) for c in all_of)
-        }
+        found = {file for name in names for file in files if any(one.begins_with(name) for one in comments[file])}
         for name in names:
-            if not any(comment.begins_with(name) for all_of in comments.values() for comment in all_of):
-                yield f"harness/app/card/debug_places.h: no kernel has a comment that begins with '{name}'"
-        for file in sorted(comments.keys() - found - {"kernels/01_naive.cu"}) if what in SOFTMAX else ():
-            yield f"harness/app/card/debug_places.h: {file} has no comment that begins with {names}, for {what}"
+            if not any(comment.begins_with(name) for file in files for comment in comments[file]):
+                yield f"{header}: no kernel has a comment that begins with '{name}'"
+        for file in sorted(set(all_of) - found) if what in needed else ():
+            yield f"{header}: {file} has no comment that begins with {names}, for {what}"
 
 
 def missing(tree: Tree, monkeypatch: pytest.MonkeyPatch, faults: list[Fault]) -> list[str]:
@@ -161,7 +176,14 @@ def test_debug_knows_no_variable_of_the_kernels() -> None:
         for name in names.findall(line.partition("//")[0])
     }
     assert {"O_rmem", "row_sum", "load_K_fragments"} <= variables
-    for file in ("debug/debug.cpp", "card/hints.cpp", "card/debug_places.h"):
+    for file in (
+        "debug/debug.cpp",
+        "debug/gradients.cpp",
+        "card/hints.cpp",
+        "card/debug_places.h",
+        "card/gradient_hints.cpp",
+        "card/gradient_places.h",
+    ):
         source = (ROOT / "harness" / "app" / file).read_text(encoding="utf-8")
         quoted = " ".join(re.findall(r'"((?:[^"\\]|\\.)*)"', source))
         assert variables.isdisjoint(names.findall(quoted)), file

@@ -2400,6 +2400,7 @@ FAULTS += [
         "P = exp(S - L).",
         "score * args.softmax_scale - L_gmem[query]",
         "score * args.softmax_scale - 0 * L_gmem[query]",
+        suggests="L_left_out",
     ),
     Fault(
         "D is not subtracted",
@@ -2407,6 +2408,7 @@ FAULTS += [
         "dS = P ∘ (dP - D).",
         "p * (dP - D_gmem[query])",
         "p * (dP - 0 * D_gmem[query])",
+        suggests="D_left_out",
     ),
     Fault(
         "dP takes the rows of K",
@@ -2414,6 +2416,7 @@ FAULTS += [
         "dP = dO Vᵀ",
         "args.V.row<Element>",
         "args.K.row<Element>",
+        suggests="dP_takes_K",
     ),
     Fault(
         "dO has the strides of O",
@@ -2428,6 +2431,7 @@ FAULTS += [
         "dV = Pᵀ dO and dK = dSᵀ Q",
         "row_of_dS<Element>(args, batch, head, 0) + key",
         "row_of_P<Element>(args, batch, head, 0) + key",
+        suggests="dK_takes_P",
     ),
     Fault(
         "dQ is not scaled",
@@ -2435,6 +2439,7 @@ FAULTS += [
         "dQ = dS K",
         "from_float<Element>(dQ * args.softmax_scale)",
         "from_float<Element>(dQ)",
+        suggests="dQ_not_scaled",
     ),
     Fault(
         "Q and dO are overwritten while other warps read them",
@@ -2486,6 +2491,7 @@ FAULTS += [
         "Store dK and dV",
         "const float scale = args.softmax_scale;",
         "const float scale = 1;",
+        suggests="dK_not_scaled",
     ),
     Fault(
         "dQ is not scaled",
@@ -2493,6 +2499,7 @@ FAULTS += [
         "Converts the sums of dQ",
         "sums_gmem[d] * args.softmax_scale",
         "sums_gmem[d]",
+        suggests="dQ_not_scaled",
     ),
     Fault(
         "D is subtracted from P instead of dP",
@@ -2500,6 +2507,7 @@ FAULTS += [
         "P = exp(S - L), and dS",
         "p * (dP_rmem[i][key] - D)",
         "dP_rmem[i][key] * (p - D)",
+        suggests="D_subtracted_from_P",
     ),
     Fault(
         "dK takes the tile of dO",
@@ -2507,6 +2515,7 @@ FAULTS += [
         "dV += Pᵀ dO, and dK += dSᵀ Q",
         "&dS_smem[row], &Q_smem[thread_col * 4]",
         "&dS_smem[row], &dO_smem[thread_col * 4]",
+        suggests="dK_takes_other",
     ),
     Fault(
         "the last tile of queries is left out",
@@ -2514,6 +2523,7 @@ FAULTS += [
         "For each Q/dO tile",
         "q_row < args.seq_len; q_row += kBlockQ",
         "q_row + kBlockQ < args.seq_len; q_row += kBlockQ",
+        suggests="last_query_tile_left_out",
     ),
     Fault(
         "tiles are read before they are complete",
@@ -2576,6 +2586,7 @@ FAULTS += [
         "Copy Q and dO, L and D",
         "= D_gmem[q_row + threadIdx.x - kBlockQ];",
         "= D_gmem[threadIdx.x - kBlockQ];",
+        suggests="D_of_first_tile",
     ),
     Fault(
         "dK is a product with P",
@@ -2583,6 +2594,7 @@ FAULTS += [
         "dV += Pᵀ dO, and dK += dSᵀ Q",
         "(dK_rmem, dS_rmem, Q_smem)",
         "(dK_rmem, P_rmem, Q_smem)",
+        suggests="dK_takes_P",
     ),
     Fault(
         "dQ is a product with the keys of another warp's mma_k",
@@ -2597,6 +2609,7 @@ FAULTS += [
         "Store dK and dV",
         "args.softmax_scale, K_smem",
         "1, K_smem",
+        suggests="dK_not_scaled",
     ),
     Fault(
         "no wait for the copies of Q",
@@ -2640,6 +2653,7 @@ FAULTS += [
         "Copy Q and dO, L and D",
         "copy_floats<kBlockQ>(L_smem, L_gmem + q_row);",
         "copy_floats<kBlockQ>(L_smem, L_gmem);",
+        suggests="L_of_first_tile",
     ),
     Fault(
         "the matrices of two mma_n are exchanged",
@@ -2726,6 +2740,7 @@ FAULTS += [
         "dQ += dS K, in memory",
         "copy_queries(q_row + kBlockQ);",
         "copy_queries(q_row);",
+        suggests="query_tile_before",
     ),
     Fault(
         "a tile beyond the last one is copied",
@@ -2811,6 +2826,7 @@ FAULTS += [
         "For each K/V tile:",
         "kv_row < args.seq_len_kv",
         "kv_row < args.seq_len_kv / 2",
+        suggests="dQ_half_of_tiles",
     ),
     Fault(
         "the next K is copied while other warps read the present one",
@@ -2836,6 +2852,7 @@ FAULTS += [
         "Store dQ.",
         "args.softmax_scale",
         "1.0f",
+        suggests="dQ_not_scaled",
     ),
     Fault(
         "the loop begins a tile too late",
@@ -3283,6 +3300,7 @@ FAULTS += [
         "dQ += dS K, in memory",
         "(dK_rmem, dS_rmem, Q)",
         "(dK_rmem, P_rmem, Q)",
+        suggests="dK_takes_P",
     ),
     Fault(
         "the four numbers are not added",

@@ -26,8 +26,10 @@ def test_fault_is_caught(fault: Fault) -> None:
         result = run_worker("harness-worker-faults", **request)
         assert result["status"] == "wrong", result
         assert result["correct"] is False
-        if fault.is_backward:  # of which the diagnosis has no probes
+        if fault.is_backward:
             assert result.get("tile_map") or result["findings"]
+            if not result["findings"]:
+                assert_diagnosis(fault, result)
         elif fault.reason:
             assert fault.reason in result["reason"] and "tile_map" not in result
         elif fault.kernel not in UNKNOWN_TO_THE_DIAGNOSIS:
@@ -80,8 +82,9 @@ def assert_diagnosis(fault: Fault, result: dict[str, Any]) -> None:
         assert len(diagnosis["suggests"]) <= 2, whole
     for text in fault.says:
         assert text in whole, whole
-    # For an mma.
-    assert (diagnosis["first"] is None) == (fault.kernel < "04" or fault.file.startswith(("hopper/", "decoding/")))
+    # For an mma of the forward pass.
+    without_fragments = fault.kernel < "04" or fault.file.startswith(("hopper/", "decoding/", "backward/"))
+    assert (diagnosis["first"] is None) == without_fragments
 
 
 @pytest.mark.parametrize("probe", PROBES, ids=lambda probe: probe.kernel)

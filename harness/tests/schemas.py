@@ -26,6 +26,7 @@ _PEER_CASES = _load("peer_cases.schema.json")
 _MODELS = _load("models.schema.json")
 _TRAINING = _load("training.schema.json")
 _DEBUG = _load("debug.schema.json")
+_DEBUG_GRADIENTS = _load("debug_gradients.schema.json")
 _NCU = _load("ncu.schema.json")
 _COMPARISON = _load("comparison.schema.json")
 _RECORDINGS = _load("recordings.schema.json")
@@ -58,6 +59,11 @@ def validate_versions(document: dict[str, Any]) -> None:
 def validate_debug(document: dict[str, Any]) -> None:
     """A document as --debug --json writes it."""
     _validate(_DEBUG, document)
+
+
+def validate_debug_gradients(document: dict[str, Any]) -> None:
+    """The same for a version that computes gradients."""
+    _validate(_DEBUG_GRADIENTS, document)
 
 
 def validate_peers(document: dict[str, Any]) -> None:

@@ -13,6 +13,7 @@
 #include "errors.h"
 #include "modules/modules.h"
 #include "results/debug_report.h"
+#include "results/gradient_report.h"
 #include "rules/protocol.h"
 #include "rules/version_name.h"
 #include "worker/cuda_check.h"
@@ -49,7 +50,11 @@ json answer(const Request& request, EventWriter& events) {
   if (request.command == "device") return {{"event", "device"}, {"device", describe_gpu(request.device)}};
   load(request.kernel);
   if (request.command == "time") return {{"event", "results"}, {"results", time_in_turn(request, events)}};
-  if (request.command == "debug") return {{"event", "debug_report"}, {"debug_report", debug(request, events)}};
+  if (request.command == "debug") {
+    const auto report = debug(request, events);
+    return {{"event", "debug_report"},
+            {"debug_report", std::visit([](const auto& seen) { return json(seen); }, report)}};
+  }
   return {{"event", "result"}, {"result", run(request, events)}};
 }
 

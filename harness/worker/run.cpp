@@ -21,6 +21,7 @@
 #include "worker/cuda_check.h"
 #include "worker/device_problem.h"
 #include "worker/diagnosis/diagnosis.h"
+#include "worker/diagnosis/gradient_steps.h"
 #include "worker/diagnosis/tile_by_tile.h"
 #include "worker/gpu.h"
 #include "worker/gradients.h"
@@ -286,19 +287,24 @@ Tiling tiling_of(const Configuration& configuration) {
           .mma = configuration.fragments};
 }
 
-// The output; nullopt if the kernel faults.
-std::optional<HostBuffer> launch_once(const Version& version, const Configuration& configuration,
-                                      const Inputs& inputs) {
+// The outputs; nullopt if the kernel faults.
+std::optional<std::vector<HostBuffer>> launch_once(const Version& version, const Configuration& configuration,
+                                                   const Inputs& inputs) {
   try {
     DeviceProblem problem(version, {&configuration}, inputs);
     const Stream stream;
     problem.poison(stream);
     problem.launch(configuration, stream);
     problem.wait();
-    return problem.output();
+    return problem.outputs();
   } catch (const CudaError&) {
     return std::nullopt;
   }
+}
+
+// The only output of a version that computes no gradients.
+std::optional<HostBuffer> only_output(std::optional<std::vector<HostBuffer>> outputs) {
+  return outputs ? std::optional(std::move(outputs->front())) : std::nullopt;
 }
 
 // The outcomes of the sets, and the first set whose output was wrong.
@@ -313,7 +319,7 @@ Diagnosis diagnose_set(const CheckSet& set, const Checked& checked, const Versio
   int launches = 0;
   const Relaunch launch = [&](const Inputs& inputs) {
     events.progress("launch to diagnose " + set.name, launches++, kMaxDiagnosisLaunches + 1);
-    return launch_once(version, configuration, inputs);
+    return only_output(launch_once(version, configuration, inputs));
   };
   const Inputs inputs = make_inputs(set.problem, set.distribution, set.packing, request.seed);
   const Reference reference = find_reference(set, inputs, request, events.reporter("reference for " + set.name));
@@ -336,6 +342,27 @@ Diagnosis diagnose_set(const CheckSet& set, const Checked& checked, const Versio
     diagnosis.sentences.insert(diagnosis.sentences.begin(), fmt::format("With all SMs, {} (FLASH_LADDER_SM_COUNT={}).",
                                                                         kind_of(version).wrong_on_few_sms, set.sms));
   return diagnosis;
+}
+
+// The same for gradients.
+Diagnosis diagnose_gradients_of(const CheckSet& set, const Checked& checked, const Version& version,
+                                const Configuration& configuration, const Request& request, EventWriter& events) {
+  std::int64_t launches = 0;
+  const ExamineGradients examine = [&](const Inputs& inputs) {
+    events.progress("launch to diagnose " + set.name, launches++, 0);
+    return ExaminedGradients{.outputs = launch_once(version, configuration, inputs), .findings = {}};
+  };
+  const Inputs inputs = inputs_of(set, version, request, events);
+  const std::vector<Expected> expected =
+      find_expected(set, inputs, request, events.reporter("reference for " + set.name));
+  const FewSms few(set.sms);
+  const auto outputs = examine(inputs).outputs;
+  if (!outputs) return {};
+  std::vector<CheckedSet> sets;
+  for (const auto& [other, right] : checked.sets) sets.push_back({.name = full_name(other), .right = right});
+  const std::array references{expected[0].reference, expected[1].reference, expected[2].reference};
+  return diagnose_gradients({inputs, set.distribution, references, *outputs}, sets, tiling_of(configuration), examine,
+                            events.reporter("diagnose " + set.name));
 }
 
 Checked run_sets(const Request& request, const DeviceInfo& device, const Version& version,
@@ -410,23 +437,21 @@ Result run(const Request& request, EventWriter& events) {
   const bool has_findings = add_findings(result);
   // The probes of a diagnosis use numbers that e4m3 cannot represent.
   if (!checked.first_wrong || request.stop_when_wrong || request.problem.dtype == Dtype::e4m3 ||
-      !kind_of(version).has_probes || field_without_probes(checked.first_wrong->problem))
+      field_without_probes(checked.first_wrong->problem))
     return result;
-  Diagnosis diagnosis = diagnose_set(*checked.first_wrong, checked, version, configuration, request, events);
+  const auto diagnose_it = version.kind == ProblemKind::backward ? diagnose_gradients_of : diagnose_set;
+  Diagnosis diagnosis = diagnose_it(*checked.first_wrong, checked, version, configuration, request, events);
   if (!diagnosis.sentences.empty()) result.diagnosis = std::move(diagnosis);
   Result again;  // findings with other inputs are most likely the same as before
   add_findings(has_findings ? again : result);
   return result;
 }
 
-DebugReport debug(const Request& request, EventWriter& events) {
+std::variant<DebugReport, GradientReport> debug(const Request& request, EventWriter& events) {
   events.progress("open the GPU", 0, 1);
   const Version& version = select_version(request.kernel);
   const AttentionProblem& problem = request.problem;
   refuse_if(why_impossible(problem));
-  if (!kind_of(version).has_probes)
-    throw UsageError(fmt::format("--debug examines O tile by tile, and {} computes {}; choose another version",
-                                 label(version), kind_of(version).outputs));
   if (problem.dtype == Dtype::e4m3)
     throw UsageError("e4m3 cannot represent the numbers that --debug probes with; choose --dtype fp16 or bf16");
   if (const char* field = field_without_probes(problem))
@@ -441,21 +466,40 @@ DebugReport debug(const Request& request, EventWriter& events) {
   const Configuration& configuration = runnable_configuration(version, request, request.config, device);
 
   std::int64_t launches = 0;
-  const Examine examine = [&](const Inputs& inputs) {
-    events.progress(fmt::format("launch with {} keys", inputs.problem.seq_len_kv), launches++, 0);
-    Examined examined{.output = launch_once(version, configuration, inputs), .findings = {}};
+  const auto launch = [&](const Inputs& inputs, std::vector<Finding>& findings) {
+    events.progress(
+        fmt::format("launch with {} queries and {} keys", inputs.problem.seq_len, inputs.problem.seq_len_kv),
+        launches++, 0);
+    auto outputs = launch_once(version, configuration, inputs);
     Result found;
-    if (add_findings(found)) examined.findings = std::move(found.findings);
+    if (add_findings(found)) findings = std::move(found.findings);
+    return outputs;
+  };
+  const auto identified = [&](auto report) {
+    report.kernel = kernel_id(version);
+    report.name = version.name;
+    report.config = configuration.name;
+    report.device = device.name;
+    return report;
+  };
+  const ShownRow shown{.head = request.head, .row = request.row};
+  const Tiling tiling = tiling_of(configuration);
+  if (version.kind == ProblemKind::backward) {
+    const ExamineGradients examine = [&](const Inputs& inputs) {
+      ExaminedGradients examined;
+      examined.outputs = launch(inputs, examined.findings);
+      return examined;
+    };
+    return identified(
+        debug_gradients(problem, request.data, request.seed, tiling, shown, examine, events.reporter("reference")));
+  }
+  const Examine examine = [&](const Inputs& inputs) {
+    Examined examined;
+    examined.output = only_output(launch(inputs, examined.findings));
     return examined;
   };
-  DebugReport report =
-      debug_tile_by_tile(problem, request.data, request.seed, tiling_of(configuration),
-                         {.head = request.head, .row = request.row}, examine, events.reporter("reference"));
-  report.kernel = kernel_id(version);
-  report.name = version.name;
-  report.config = configuration.name;
-  report.device = device.name;
-  return report;
+  return identified(
+      debug_tile_by_tile(problem, request.data, request.seed, tiling, shown, examine, events.reporter("reference")));
 }
 
 std::vector<Result> time_in_turn(const Request& request, EventWriter& events) {

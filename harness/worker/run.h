@@ -1,10 +1,12 @@
 // A "run" request checks and times one version. A "time" request times several of its configurations. A "debug" request
-// inspects O tile by tile.
+// inspects O tile by tile, or gradients step by step.
 #pragma once
 
+#include <variant>
 #include <vector>
 
 #include "results/debug_report.h"
+#include "results/gradient_report.h"
 #include "results/result.h"
 #include "rules/protocol.h"
 #include "worker/events.h"
@@ -19,6 +21,6 @@ Result run(const Request& request, EventWriter& events);
 std::vector<Result> time_in_turn(const Request& request, EventWriter& events);
 
 /// The contents of `harness --debug`. A wrong output is an answer, and so is a kernel that faults. Throws as run() does.
-DebugReport debug(const Request& request, EventWriter& events);
+std::variant<DebugReport, GradientReport> debug(const Request& request, EventWriter& events);
 
 }  // namespace flash_ladder

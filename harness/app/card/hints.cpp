@@ -11,7 +11,6 @@
 #include <string_view>
 #include <utility>
 
-#include "app/card/debug_places.h"
 #include "app/card/source_text.h"
 #include "app/options/selection.h"
 #include "source/line_alignment.h"
@@ -215,6 +214,10 @@ Hints hints_from(const Finding& finding, const std::filesystem::path& source_tre
 }
 
 Hints hints_from(const DebugReport& report, const Version& version, const std::filesystem::path& source_tree) {
+  return hints_at(places_to_look_at(report), version, source_tree);
+}
+
+Hints hints_at(const std::vector<Place>& places, const Version& version, const std::filesystem::path& source_tree) {
   const auto file = source_file(version, source_tree);
   const std::vector<CodeLine> lines = lines_with_comments(file), code = numbered_code_lines(file);
   const Version* before = version_before(version);
@@ -224,7 +227,7 @@ Hints hints_from(const DebugReport& report, const Version& version, const std::f
   const Gaps gaps(code_before, code);
   std::vector<int> numbers;
   Hints hints;
-  for (const Place& place : places_to_look_at(report)) {
+  for (const Place& place : places) {
     if (const auto number = find_line(lines, place)) {
       numbers.push_back(*number);
       continue;

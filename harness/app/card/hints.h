@@ -5,9 +5,11 @@
 #include <string>
 #include <vector>
 
+#include "app/card/debug_places.h"
 #include "app/terminal/terminal.h"
 #include "host/versions.h"
 #include "results/debug_report.h"
+#include "results/gradient_report.h"
 #include "results/result.h"
 
 namespace flash_ladder {
@@ -21,9 +23,15 @@ struct Hints {
 /// belongs between them. For fragments that were never loaded, the lines that load them.
 Hints hints_from(const Finding& finding, const std::filesystem::path& source_tree);
 
-/// Lines in which a mistake like this one could be, in file order. For a line that the version before has and the file
-/// lacks, the two lines around the gap.
+/// Lines in which a mistake like this one could be, in file order: those of hints_at().
 Hints hints_from(const DebugReport& report, const Version& version, const std::filesystem::path& source_tree);
+
+/// The same for gradients.
+Hints hints_from(const GradientReport& report, const Version& version, const std::filesystem::path& source_tree);
+
+/// The lines of these places in a version's file, in file order. For a place that only the file of the version before has, the
+/// line in its stead, or the two lines around the gap.
+Hints hints_at(const std::vector<Place>& places, const Version& version, const std::filesystem::path& source_tree);
 
 /// "Look at", and the text of each line; empty if there are no hints.
 std::string format_hints(const Hints& hints, const std::filesystem::path& source_tree, const Paint& paint);

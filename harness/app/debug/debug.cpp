@@ -13,6 +13,7 @@
 
 #include "app/card/hints.h"
 #include "app/card/study_card.h"
+#include "app/debug/gradients.h"
 #include "app/options/output.h"
 #include "app/options/selection.h"
 #include "app/run/kernel_code.h"
@@ -32,16 +33,19 @@ constexpr std::size_t kShownTiles = 12;  // rows of the table, which always incl
 
 // ---- What to run ----
 
-// Sizes that were not typed are small, and whole tiles of the configuration: two query tiles, four K/V tiles, two heads.
-AttentionProblem problem_for(const Configuration& configuration, const AttentionProblem& typed) {
+// Sizes that were not typed are small, and whole tiles of the configuration: two query tiles, four K/V tiles, two heads. A CTA that
+// computes gradients goes through the query tiles, so then there are more of those.
+AttentionProblem problem_for(const Version& version, const Configuration& configuration,
+                             const AttentionProblem& typed) {
+  const bool of_gradients = version.kind == ProblemKind::backward;
   AttentionProblem problem = typed;
   const auto fill = [](std::int64_t& size, std::int64_t otherwise) {
     if (size == 0) size = otherwise;
   };
   fill(problem.batch, 1);
   fill(problem.heads, 2);
-  fill(problem.seq_len, 2 * configuration.block_q);
-  fill(problem.seq_len_kv, 4 * configuration.block_kv);
+  fill(problem.seq_len, (of_gradients ? 4 : 2) * configuration.block_q);
+  fill(problem.seq_len_kv, (of_gradients ? 2 : 4) * configuration.block_kv);
   fill(problem.head_dim, configuration.head_dim);
   return problem;
 }
@@ -60,7 +64,7 @@ std::pair<const Configuration*, AttentionProblem> choose(const Version& version,
                                                          const Runner& runner) {
   const Configuration* configuration = runner.choose(version, options.config, runner.problem()).configuration;
   const AttentionProblem problem =
-      configuration ? problem_for(*configuration, options.debug_problem) : runner.problem();
+      configuration ? problem_for(version, *configuration, options.debug_problem) : runner.problem();
   const auto choice = runner.choose(version, configuration ? configuration->name : options.config, problem);
   if (!choice.why_not.empty()) {
     if (choice.device_cannot) throw UnavailableError(choice.why_not);
@@ -280,6 +284,10 @@ int debug(const Options& options) {
   if (!runner.device().gpu)
     throw UnavailableError("--debug has to run the version, and no device can: " + runner.device().why);
   const auto [configuration, problem] = choose(version, options, runner);
+  if (version.kind == ProblemKind::backward) {
+    GradientReport report = runner.debug_gradients(version, configuration->name, problem, options.head, options.row);
+    return show_gradients(version, report, runner, options);
+  }
   DebugReport report = runner.debug(version, configuration->name, problem, options.head, options.row);
   const Hints hints = report.right()            ? Hints{}
                       : report.findings.empty() ? hints_from(report, version, options.paths.source)

@@ -55,7 +55,8 @@ void add_what_to_do(Group group, Options& options, TypedFlags& typed) {
               "profiles/<device>/tuning.json and used from then on");
   group.value("--debug", options.debug, "VERSION",
               "Compare O of one version with float64 after each K/V tile, and show P and the layouts; if O is wrong, "
-              "name the first wrong tile, row, column, lane and register");
+              "name the first wrong tile, row, column, lane and register. Of gradients, compare S, P, dP, dS, dV, dK "
+              "and dQ of a tile of queries and a tile of keys, and name the first wrong step");
 }
 
 void add_where(Group group, Options& options, TypedFlags& typed) {

@@ -105,6 +105,7 @@ Examples
   harness --kernel all --record          measure everything again for profiles/
   harness --tune 16 --seq-len 512        which configuration is the fastest for this problem
   harness --debug 07 --row 9             how m, l and O of a row evolve, tile by tile
+  harness --debug B03                    S, P, dP, dS and the gradients of a tile, step by step
   harness --kernel 06 --device emulator --lines
                                          count, per source line, without a GPU
   harness --grade FILE.cu --assignment swizzle

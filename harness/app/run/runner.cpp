@@ -131,6 +131,23 @@ Result Runner::run(const Version& version, const Run& run) const {
   return with_static_study(ran);
 }
 
+template <typename Report>
+Report Runner::debug_with(std::variant<Report, WorkerFailure> (WorkerClient::*ask)(const Request&, const std::string&)
+                              const,
+                          const Request& request, const std::string& label) const {
+  const WorkerClient& worker = device_.gpu->is_virtual ? emulator_worker_ : worker_;
+  auto answer =
+      (worker.*ask)(request, fmt::format("{} {} {}", label, request.config, to_string(request.problem.dtype)));
+  if (const auto* failure = std::get_if<WorkerFailure>(&answer)) {
+    if (failure->kind == WorkerFailure::Kind::usage) throw UsageError(failure->message);
+    throw UnavailableError(failure->message);
+  }
+  auto& report = std::get<Report>(answer);
+  if (report.kernel != request.kernel || report.config != request.config || report.problem != request.problem)
+    throw UnavailableError("the worker answered about another version, configuration or problem");
+  return std::move(report);
+}
+
 DebugReport Runner::debug(const Version& version, const std::string& config, const AttentionProblem& problem,
                           std::optional<std::int64_t> head, std::optional<std::int64_t> row) const {
   Request request = request_for(version, problem);
@@ -138,16 +155,18 @@ DebugReport Runner::debug(const Version& version, const std::string& config, con
   request.config = config;
   request.head = head;
   request.row = row;
-  const WorkerClient& worker = device_.gpu->is_virtual ? emulator_worker_ : worker_;
-  auto answer = worker.debug(request, fmt::format("{} {} {}", label(version), config, to_string(problem.dtype)));
-  if (const auto* failure = std::get_if<WorkerFailure>(&answer)) {
-    if (failure->kind == WorkerFailure::Kind::usage) throw UsageError(failure->message);
-    throw UnavailableError(failure->message);
-  }
-  auto& report = std::get<DebugReport>(answer);
-  if (report.kernel != request.kernel || report.config != config || report.problem != problem)
-    throw UnavailableError("the worker answered about another version, configuration or problem");
-  return std::move(report);
+  return debug_with(&WorkerClient::debug, request, label(version));
+}
+
+GradientReport Runner::debug_gradients(const Version& version, const std::string& config,
+                                       const AttentionProblem& problem, std::optional<std::int64_t> head,
+                                       std::optional<std::int64_t> row) const {
+  Request request = request_for(version, problem);
+  request.command = "debug";
+  request.config = config;
+  request.head = head;
+  request.row = row;
+  return debug_with(&WorkerClient::debug_gradients, request, label(version));
 }
 
 void Runner::time_in_turn(const Version& version, const std::vector<std::string>& configs,

@@ -56,6 +56,9 @@ class Runner {
   /// support, UnavailableError for a CUDA error, a crash, or a run that exceeds the time limit.
   DebugReport debug(const Version& version, const std::string& config, const AttentionProblem& problem,
                     std::optional<std::int64_t> head, std::optional<std::int64_t> row) const;
+  /// The same for a version that computes gradients: inspects a tile of queries and a tile of keys, step by step.
+  GradientReport debug_gradients(const Version& version, const std::string& config, const AttentionProblem& problem,
+                                 std::optional<std::int64_t> head, std::optional<std::int64_t> row) const;
 
   /// Times configurations of a version in turn, in one process, on problem(), and adds each time to the matching entry
   /// of `results`; otherwise returns the reason why there are no times.
@@ -64,6 +67,9 @@ class Runner {
 
  private:
   Request request_for(const Version& version, const AttentionProblem& problem) const;
+  template <typename Report>
+  Report debug_with(std::variant<Report, WorkerFailure> (WorkerClient::*ask)(const Request&, const std::string&) const,
+                    const Request& request, const std::string& label) const;
 
   const Options& options_;
   WorkerClient worker_, emulator_worker_;

@@ -126,6 +126,11 @@ std::variant<DebugReport, WorkerFailure> WorkerClient::debug(const Request& requ
   return ask<DebugReport>(request, label, "a debug report's");
 }
 
+std::variant<GradientReport, WorkerFailure> WorkerClient::debug_gradients(const Request& request,
+                                                                          const std::string& label) const {
+  return ask<GradientReport>(request, label, "a debug report's");
+}
+
 std::variant<std::vector<Result>, WorkerFailure> WorkerClient::time(const Request& request,
                                                                     const std::string& label) const {
   return ask<std::vector<Result>>(request, label, "a list of results");

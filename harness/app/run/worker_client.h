@@ -9,6 +9,7 @@
 
 #include "host/sm_limits.h"
 #include "results/debug_report.h"
+#include "results/gradient_report.h"
 #include "results/result.h"
 #include "rules/protocol.h"
 
@@ -40,6 +41,8 @@ class WorkerClient {
 
   /// Inspects how a version updates O, tile by tile.
   std::variant<DebugReport, WorkerFailure> debug(const Request& request, const std::string& label) const;
+  /// The same for a version that computes gradients.
+  std::variant<GradientReport, WorkerFailure> debug_gradients(const Request& request, const std::string& label) const;
 
   /// Times configurations of a version in turn.
   std::variant<std::vector<Result>, WorkerFailure> time(const Request& request, const std::string& label) const;
