@@ -28,6 +28,8 @@ struct UsefulWork {
   std::uint64_t copy_bytes = 0;              // of cp.async
   std::uint64_t copy_bytes_of_one_warp = 0;  // of these, the bytes of the warp that copies most, summed over CTAs
   std::uint64_t global_load_bytes = 0;       // of ld.global
+  // Of ld.global and cp.async, the bytes of the warp that reads most in the whole launch: what the others wait for in the end.
+  std::uint64_t most_bytes_of_a_warp = 0;
 
   /// Entry i: of the mmas, those whose B was loaded by ldmatrix with at least i of the warp's other mmas in between.
   std::array<std::uint64_t, 17> mmas_loaded_ahead{};
@@ -45,7 +47,8 @@ struct UsefulWork {
   bool operator==(const UsefulWork&) const = default;
 };
 
-/// Calls visit(name, number) for each number of UsefulWork; the array is left out.
+/// Calls visit(name, number) for each number of UsefulWork; the array is left out. All are sums over CTAs but
+/// most_bytes_of_a_warp, which is a maximum.
 template <typename SomeWork, typename Visit>
 void for_each_number(SomeWork& work, Visit visit) {
   visit("mma_instructions", work.mma_instructions);
@@ -59,6 +62,7 @@ void for_each_number(SomeWork& work, Visit visit) {
   visit("copy_bytes", work.copy_bytes);
   visit("copy_bytes_of_one_warp", work.copy_bytes_of_one_warp);
   visit("global_load_bytes", work.global_load_bytes);
+  visit("most_bytes_of_a_warp", work.most_bytes_of_a_warp);
   visit("loads_of_copies", work.loads_of_copies);
   visit("bytes_in_flight", work.bytes_in_flight);
   visit("bytes_before_exponentials", work.bytes_before_exponentials);

@@ -31,12 +31,15 @@ WHERE_ANSWERS_ARE = (
     f"answers (docs/teaching.md); or use a course whose name begins with '{PRACTICE}'"
 )
 ELEMENTS = {"fp16": "__half", "bf16": "__nv_bfloat16"}
+LAUNCHED = "// What is launched. Leave it as it is.\n"
+GRADIENTS = ("dQ", "dK", "dV")
 KINDS = ("correct", "findings", "counter")
 # What a counter's check may name as `where`, and the unit counted there.
 TRAFFIC = {"shared_load": "wavefronts", "shared_store": "wavefronts", "shared_copy": "wavefronts",
            "global_load": "sectors", "global_store": "sectors"}  # fmt: skip
 # The keys of each table; those with a star are required. docs/teaching.md says what they mean.
-CASE = "types shared sm instructions problem inputs sizes buffers work work_lost"
+CASE = ("types shared sm instructions then problem inputs log_sum_exp_base gradients workspace sizes buffers work "
+        "work_lost")
 TABLES = {
     "comment": "pass_mark* starter* case* check* hints key rubric python vary practice launch gpu",
     "starter": "from source header replace empty teachers",
@@ -45,6 +48,7 @@ TABLES = {
     "answers": "key vary starters regions*",
     "launch": f"kernel grid block arguments {CASE}",
     "case": f"name* kernel* grid* block* arguments* {CASE}",
+    "then": "kernel* grid* block* arguments* shared",
     "buffer": "type* count* values expected tolerance",
     "check": "kind* points* name cases",
     "counter": "kind* name* points* cases value* full* none* lost* steps power times times_lost needs needs_lost where",
@@ -57,8 +61,8 @@ HOLDS = {
     "text or a place": "after before",
     "text": "text key python from source header find with reference_with place kernel name kind lost needs_lost "
             "times_lost where version work_lost part",
-    "list": "arguments rubric",
-    "list of texts": "hints types cases",
+    "list": "arguments rubric then",
+    "list of texts": "hints types cases gradients",
     "table": "starter vary practice launch gpu problem sizes buffers starters regions",
 }  # fmt: skip
 # The functions that an expression may call, besides those that an assignment defines in `python`.
@@ -138,6 +142,9 @@ class Assignment:
             for kind in case.get("types", [None]):
                 names = self.values | ({"type": kind, "element": ELEMENTS[kind]} if kind else {})
                 full = case | {"type": kind, "kernel": fill_in(case["kernel"], names)}
+                full["then"] = [
+                    step | {"kernel": fill_in(step["kernel"], names)} for step in case.get("then", [])
+                ]
                 full["label"] = case["name"] + (f", {kind}" if kind else "")
                 cases.append(full)
         return cases
@@ -173,6 +180,8 @@ class Assignment:
         text = from_ladder(self, starter) if "from" in starter else starter["source"].lstrip("\n")
         for change in starter.get("replace", []):
             text = self._replaced(text, change)
+        if "from" in starter:
+            text = with_instantiations(self, text)
         for region in starter.get("empty", []):
             text = self._emptied(text, region, is_starter, other)
         text = fill_in(keep_part(text, other, is_starter), self.values)
@@ -280,8 +289,7 @@ def keep_part(text: str, assignment: Assignment, is_starter: bool) -> str:
 
 
 def from_ladder(assignment: Assignment, starter: dict[str, Any]) -> str:
-    """A file of the ladder without its header, launch and registration, in the namespace of submissions, with the
-    launched kernels."""
+    """A file of the ladder without its header, launch and registration, in the namespace of submissions."""
     path = ROOT / "kernels" / f"{starter['from']}.cu"
     if not path.is_file():
         raise AssignmentError(f"{assignment.name}: there is no kernels/{starter['from']}.cu to cut the starter from")
@@ -289,26 +297,40 @@ def from_ladder(assignment: Assignment, starter: dict[str, Any]) -> str:
     while lines[0].startswith("//"):
         del lines[0]
     text = "\n".join(lines).lstrip("\n")
+    text = re.sub(r'^#include "host/.*\n', "", text, flags=re.MULTILINE)
     text = text.replace('#include "registry.h"', '#include "attention.h"')
-    number = starter["from"].split("_")[0]
+    number = path.stem.split("_")[0]
     text = text.replace(f"flash_ladder::v{number}", "flash_ladder::submission")
     # Whatever the last functions are called: the launches belong to the host, and so does everything after them.
-    launch = re.search(r"^template <[^\n]*>\n(?:cudaError_t launch\()|^cudaError_t launch\(", text, flags=re.MULTILINE)
+    host = r"(?://[^\n]*\n)*(?:template <[^\n]*>\n)?(?:std::size_t workspace_bytes|cudaError_t launch)\("
+    launch = re.search(rf"^{host}", text, flags=re.MULTILINE)
     end = text.rfind("}  // namespace")
     if launch is None or end < 0:
         raise AssignmentError(f"{assignment.name}: {path.name} has no launch() that could be cut away")
-    instantiations = []
-    for case in assignment.cases():
-        line = f"template __global__ void {case['kernel']}(AttentionArgs);"
-        if line not in instantiations:
-            instantiations.append(line)
     plain = f"{assignment.name}\n\nThe grader launches the kernels at the end of this file."
     header = textwrap.dedent(starter.get("header", plain)).strip("\n")
     comment = "\n".join(f"// {line}".rstrip() for line in header.split("\n"))
-    return (
-        f"{comment}\n\n{text[: launch.start()]}// What is launched. Leave it as it is.\n"
-        + "\n".join(instantiations) + f"\n\n{text[end:]}"
-    )  # fmt: skip
+    return f"{comment}\n\n{text[: launch.start()]}{LAUNCHED}\n{text[end:]}"
+
+
+def with_instantiations(assignment: Assignment, text: str) -> str:
+    """The file with the kernels that are launched at its end."""
+    instantiations = []
+    for case in assignment.cases():
+        for step in (case, *case["then"]):
+            line = f"template __global__ void {step['kernel']}({parameter_types(text, step['kernel'])});"
+            if line not in instantiations:
+                instantiations.append(line)
+    return text.replace(LAUNCHED, LAUNCHED + "\n".join(instantiations) + "\n")
+
+
+def parameter_types(text: str, kernel: str) -> str:
+    """The types of a kernel's parameters, as its definition in the text gives them: "AttentionArgs, const int*"."""
+    name = kernel.partition("<")[0]
+    found = re.search(rf"^__global__ void\b.*?\b{name}\(([^()]*)\)", text, flags=re.MULTILINE | re.DOTALL)
+    if found is None:
+        raise AssignmentError(f"the starter's text has no kernel {name}")
+    return ", ".join(re.sub(r"\s*\w+$", "", " ".join(parameter.split())) for parameter in found[1].split(","))
 
 
 def is_practice(course: str) -> bool:
@@ -409,12 +431,16 @@ def look_at(data: dict[str, Any]) -> None:
             raise AssignmentError(f"{what} must have either problem or buffers")
         for key in ("sizes", "problem"):
             look_at_choices(case.get(key, {}), f"{key} of {what}")
+        for step in case.get("then", []):
+            look_at_keys(step, "then", f"a later launch of {what}")
         for name, buffer in case.get("buffers", {}).items():
             look_at_keys(buffer, "buffer", f"the buffer {name} of {what}")
         if ("work" in case) != ("work_lost" in case):
             raise AssignmentError(f"{what} has work or work_lost, but not both")
         if unknown := set(case.get("types", [])) - set(ELEMENTS):
             raise AssignmentError(f"{what} has the type '{unknown.pop()}'; there are {', '.join(ELEMENTS)}")
+        if unknown := set(case.get("gradients", [])) - set(GRADIENTS):
+            raise AssignmentError(f"{what} has the gradient '{unknown.pop()}'; there are {', '.join(GRADIENTS)}")
     for check in data["check"]:
         if check.get("kind") not in KINDS:
             raise AssignmentError(f"a check of kind '{check.get('kind')}'; there are {', '.join(KINDS)}")

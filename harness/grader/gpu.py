@@ -66,6 +66,8 @@ class Gpu:
         version = assignment.data.get("gpu", {}).get("version", assignment.data["starter"].get("from"))
         if case is None or version is None:
             return self.nothing("this assignment has no attention problem, so there is no version to time it beside")
+        if case["then"] or case.get("gradients"):
+            return self.nothing("only assignments with a single launch, of the forward pass, are timed")
         problem = PROBLEM | assignment.data.get("gpu", {}).get("problem", {})
         case = case | {"inputs": "normal", "problem": case["problem"] | problem}
         request = make_launch(assignment, case, "timed", assignment.functions()).request

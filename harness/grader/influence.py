@@ -62,7 +62,8 @@ def disturbed(ptx: str, kind: str) -> str:
 def outputs(launch: Launch, answer: dict[str, Any]) -> list[float]:
     """The elements that the launch has written."""
     if "problem" in launch.request:
-        kinds = {"O": {"fp16": "f16", "bf16": "bf16"}[launch.request["problem"]["dtype"]]}
+        kind = {"fp16": "f16", "bf16": "bf16"}[launch.request["problem"]["dtype"]]
+        kinds = dict.fromkeys(launch.request["gradients"] or ["O"], kind)
     else:
         kinds = {name: buffer["type"] for name, buffer in launch.buffers.items() if "bytes" not in buffer}
     return [value for name, kind in kinds.items() for value in unpack(kind, bytes.fromhex(answer["buffers"][name]))]

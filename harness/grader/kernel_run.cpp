@@ -110,26 +110,44 @@ const emulator::Kernel& find_kernel(const emulator::Module& module, const std::s
                   names.empty() ? "it has none at all" : fmt::format("it has {}", fmt::join(names, ", "))));
 }
 
-json launch_in_child(const std::string& ptx, const std::string& source_name, const json& request,
-                     const std::optional<Attention>& attention, std::vector<Buffer>& buffers) {
-  emulator::Memory memory(std::size_t{1} << 30);
-  const emulator::Module module(ptx, memory);
-  const std::string name = request.at("kernel");
-  const emulator::Kernel& kernel = find_kernel(module, name);
-
-  std::vector<emulator::Address> addresses;
-  for (const Buffer& buffer : buffers) {
-    addresses.push_back(memory.allocate(buffer.bytes.size()));
-    memory.write(addresses.back(), buffer.bytes.data(), buffer.bytes.size());
-    if (!buffer.initialised) memory.poison(addresses.back(), buffer.bytes.size());
+// The buffers in the virtual GPU's memory.
+class DeviceBuffers {
+ public:
+  DeviceBuffers(emulator::Memory& memory, const std::vector<Buffer>& buffers) : memory_(memory), buffers_(buffers) {
+    for (const Buffer& buffer : buffers) {
+      addresses_.push_back(memory.allocate(buffer.bytes.size()));
+      memory.write(addresses_.back(), buffer.bytes.data(), buffer.bytes.size());
+      if (!buffer.initialised) memory.poison(addresses_.back(), buffer.bytes.size());
+    }
   }
-  const auto address = [&](const std::string& name) {
-    for (std::size_t i = 0; i < buffers.size(); ++i)
-      if (buffers[i].name == name) return addresses[i];
-    throw std::invalid_argument(fmt::format("there is no buffer '{}'", name));
-  };
 
-  const auto arguments = make_arguments(request, attention ? &*attention : nullptr, address);
+  emulator::Address address(const std::string& name) const {
+    for (std::size_t i = 0; i < buffers_.size(); ++i)
+      if (buffers_[i].name == name) return addresses_[i];
+    throw std::invalid_argument(fmt::format("there is no buffer '{}'", name));
+  }
+
+  // Those that launches are to fill.
+  std::vector<emulator::MemoryRange> outputs() const {
+    std::vector<emulator::MemoryRange> ranges;
+    for (std::size_t i = 0; i < buffers_.size(); ++i)
+      if (!buffers_[i].initialised) ranges.push_back({addresses_[i], buffers_[i].bytes.size()});
+    return ranges;
+  }
+
+  void read(std::vector<Buffer>& to) const {
+    for (std::size_t i = 0; i < to.size(); ++i) memory_.read(to[i].bytes.data(), addresses_[i], to[i].bytes.size());
+  }
+
+ private:
+  emulator::Memory& memory_;
+  const std::vector<Buffer>& buffers_;
+  std::vector<emulator::Address> addresses_;
+};
+
+std::vector<std::byte> packed_arguments(const emulator::Kernel& kernel, const json& step, const Attention* attention,
+                                        const DeviceBuffers& device) {
+  const auto arguments = make_arguments(step, attention, [&](const std::string& name) { return device.address(name); });
   const auto& parameters = kernel.parameters();
   bool fits = parameters.size() == arguments.size();
   for (std::size_t i = 0; fits && i < parameters.size(); ++i) fits = parameters[i].size == arguments[i].size();
@@ -137,11 +155,36 @@ json launch_in_child(const std::string& ptx, const std::string& source_name, con
     throw UnfitKernel(fmt::format(
         "{} takes different parameters from those in the assignment: {} of them, {} bytes in all; it is launched "
         "with {}",
-        request.at("kernel").get<std::string>(), parameters.size(), kernel.parameter_bytes(), arguments.size()));
+        step.at("kernel").get<std::string>(), parameters.size(), kernel.parameter_bytes(), arguments.size()));
   std::vector<const void*> pointers;
   for (const auto& value : arguments) pointers.push_back(value.data());
-  const std::vector<std::byte> packed = pack_parameters(kernel, pointers.data());
+  return pack_parameters(kernel, pointers.data());
+}
 
+// Adds what a later launch did to what those before it did.
+void add(emulator::Report& sum, const emulator::Report& later) {
+  sum.totals += later.totals;
+  sum.lines.insert(sum.lines.end(), later.lines.begin(), later.lines.end());
+  sum.findings.insert(sum.findings.end(), later.findings.begin(), later.findings.end());
+  sum.executed += later.executed;
+  if (sum.useful && later.useful)
+    *sum.useful += *later.useful;
+  else
+    sum.useful = std::nullopt;
+  sum.over_budget = later.over_budget;
+  sum.busiest = later.busiest;
+}
+
+json launch_in_child(const std::string& ptx, const std::string& source_name, const json& request,
+                     const std::optional<Attention>& attention, std::vector<Buffer>& buffers) {
+  emulator::Memory memory(std::size_t{1} << 30);
+  const emulator::Module module(ptx, memory);
+  std::vector<json> steps = {request};
+  if (request.contains("then")) steps.insert(steps.end(), request.at("then").begin(), request.at("then").end());
+  std::vector<const emulator::Kernel*> kernels;  // all are looked for before the first one runs
+  for (const json& step : steps) kernels.push_back(&find_kernel(module, step.at("kernel")));
+
+  const DeviceBuffers device(memory, buffers);
   std::string printed;
   emulator::Options options;
   options.sm = request.at("sm");
@@ -150,22 +193,33 @@ json launch_in_child(const std::string& ptx, const std::string& source_name, con
   options.max_warp_instructions = 2 * options.max_warp_instructions_per_cta;
   options.max_findings = 20;
   options.list_executed = true;
-  for (std::size_t i = 0; i < buffers.size(); ++i)
-    if (!buffers[i].initialised) options.outputs.push_back({addresses[i], buffers[i].bytes.size()});
+  options.outputs = device.outputs();
   options.print = [&](std::string_view text) {
     printed += text.substr(0, kMostPrinted - std::min(kMostPrinted, printed.size()));
   };
-  const emulator::Report report = launch(kernel,
-                                         {.grid = dimensions(request.at("grid")),
-                                          .block = dimensions(request.at("block")),
-                                          .dynamic_shared_bytes = request.at("shared"),
-                                          .parameters = packed},
-                                         memory, options);
-  for (std::size_t i = 0; i < buffers.size(); ++i)
-    memory.read(buffers[i].bytes.data(), addresses[i], buffers[i].bytes.size());
-  json answer = report_to_json(report, source_name, options.max_warp_instructions);
-  answer["shared_bytes"] = kernel.static_shared_bytes() + request.at("shared").get<std::size_t>();
-  answer["ptx"] = report.executed;
+  std::optional<emulator::Report> all;
+  std::size_t shared_bytes = 0;
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    const json& step = steps[i];
+    const std::vector<std::byte> packed =
+        packed_arguments(*kernels[i], step, attention ? &*attention : nullptr, device);
+    const emulator::Report report = launch(*kernels[i],
+                                           {.grid = dimensions(step.at("grid")),
+                                            .block = dimensions(step.at("block")),
+                                            .dynamic_shared_bytes = step.at("shared"),
+                                            .parameters = packed},
+                                           memory, options);
+    if (all)
+      add(*all, report);
+    else
+      all = report;
+    shared_bytes = std::max(shared_bytes, kernels[i]->static_shared_bytes() + step.at("shared").get<std::size_t>());
+    if (report.outcome != emulator::Outcome::completed) break;  // later launches would read what was never written
+  }
+  device.read(buffers);
+  json answer = report_to_json(*all, source_name, options.max_warp_instructions);
+  answer["shared_bytes"] = shared_bytes;
+  answer["ptx"] = all->executed;
   answer["printed"] = printed;
   return answer;
 }
@@ -311,7 +365,8 @@ json run_kernel(const std::string& ptx, const std::string& source_name, const js
   if (attention)
     answer["wrong"] = why_wrong(*attention, buffers, after, {.seq_len = attention->inputs.problem.seq_len}, 1);
   for (const Buffer& buffer : after)
-    if (!attention || !buffer.initialised) answer["buffers"][buffer.name] = to_hex(buffer.bytes);
+    if (!attention || (!buffer.initialised && buffer.name != "workspace"))
+      answer["buffers"][buffer.name] = to_hex(buffer.bytes);
   return answer;
 }
 

@@ -87,7 +87,7 @@ def make_launch(assignment: Assignment, case: dict[str, Any], hidden: str, funct
 
     names = dict(functions)
     buffers: dict[str, dict[str, Any]] = {}
-    request: dict[str, Any] = {"kernel": case["kernel"], "sm": case.get("sm", 80)}
+    request: dict[str, Any] = {"sm": case.get("sm", 80)}
     if "problem" in case:
         problem = dict(case["problem"])
         layout = problem.pop("layout", "'bshd'")
@@ -98,7 +98,10 @@ def make_launch(assignment: Assignment, case: dict[str, Any], hidden: str, funct
             names[name] = size(name, value, names)
         problem = {name: names[name] for name in problem} | {"dtype": case["type"] or "fp16"}
         request |= {"problem": problem, "layouts": layouts, "softmax_scale": evaluate(scale, names),
-                    "inputs": case.get("inputs", "normal"), "seed": draw(*key, "inputs")}  # fmt: skip
+                    "inputs": case.get("inputs", "normal"), "seed": draw(*key, "inputs"),
+                    "gradients": case.get("gradients", []),
+                    "log_sum_exp_base": float(evaluate(case.get("log_sum_exp_base", 0), names)),
+                    "workspace": int(evaluate(case.get("workspace", 0), names))}  # fmt: skip
     else:
         for name, value in case.get("sizes", {}).items():
             names[name] = size(name, value, names)
@@ -121,15 +124,24 @@ def make_launch(assignment: Assignment, case: dict[str, Any], hidden: str, funct
         request["buffers"] = {
             name: {"bytes": b["bytes"]} if "bytes" in b else {"size": b["size"]} for name, b in buffers.items()
         }
-    for key_of in ("grid", "block"):
-        value = case[key_of] if isinstance(case[key_of], list) else [case[key_of]]
-        sizes = [int(evaluate(v, names)) for v in value]
-        request[key_of] = [*sizes, 1, 1, 1][:3]
-    request["shared"] = int(evaluate(case.get("shared", 0), names))
+    request |= make_step(case, names, request, buffers)
+    request["then"] = [make_step(step, names, request, buffers) for step in case["then"]]
     request["instructions"] = int(evaluate(case.get("instructions", INSTRUCTIONS), names))
     request["hidden"] = hidden != assignment.course  # then nothing says what the output should be
-    request["arguments"] = [make_argument(argument, names, request, buffers) for argument in case["arguments"]]
     return Launch(case, names, request, buffers)
+
+
+def make_step(
+    step: dict[str, Any], names: dict[str, Any], request: dict[str, Any], buffers: dict[str, dict[str, Any]]
+) -> dict[str, Any]:
+    """One of the launches of a case."""
+    made: dict[str, Any] = {"kernel": step["kernel"], "shared": int(evaluate(step.get("shared", 0), names))}
+    for key in ("grid", "block"):
+        value = step[key] if isinstance(step[key], list) else [step[key]]
+        sizes = [int(evaluate(v, names)) for v in value]
+        made[key] = [*sizes, 1, 1, 1][:3]
+    made["arguments"] = [make_argument(argument, names, request, buffers) for argument in step["arguments"]]
+    return made
 
 
 def evaluate_type(buffer: dict[str, Any], case: dict[str, Any]) -> str:
@@ -146,15 +158,27 @@ def make_argument(
     if isinstance(argument, dict):
         ((kind, value),) = argument.items()
         return {kind: (int if kind == "int" else float)(evaluate(value, names))}
-    if argument in buffers or (argument in ("Q", "K", "V", "O") and "problem" in request):
+    if argument in buffers or ("problem" in request and argument in buffers_of(request)):
         return {"buffer": argument}
     if argument == "args" and "problem" in request:
         return {"tensors": True}
+    if argument == "gradients" and request.get("gradients"):
+        return {"gradients": True}
     if argument == "softmax_scale":
         return {"float": request["softmax_scale"]}
     if argument in names:
         return {"int": int(names[argument])}
     raise AssignmentError(f"the argument '{argument}' is unknown")
+
+
+def buffers_of(request: dict[str, Any]) -> list[str]:
+    """The buffers of an attention problem that can be an argument by themselves."""
+    names = ["Q", "K", "V", "O"]
+    if request["log_sum_exp_base"]:
+        names.append("L")
+    if request["problem"].get("lengths_kv"):
+        names.append("lengths_kv")
+    return names
 
 
 def run_launches(machine: Machine, ptx: str, launches: list[Launch]) -> list[dict[str, Any]]:

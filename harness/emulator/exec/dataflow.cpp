@@ -35,11 +35,13 @@ std::uint64_t flops_of(std::string_view text) {
 }  // namespace
 
 UsefulWork& UsefulWork::operator+=(const UsefulWork& other) {
+  const std::uint64_t most_bytes = std::max(most_bytes_of_a_warp, other.most_bytes_of_a_warp);
   std::vector<std::uint64_t> added;
   for_each_number(other, [&](std::string_view, std::uint64_t number) { added.push_back(number); });
   std::size_t next = 0;
   for_each_number(*this, [&](std::string_view, std::uint64_t& number) { number += added[next++]; });
   for (std::size_t i = 0; i < mmas_loaded_ahead.size(); ++i) mmas_loaded_ahead[i] += other.mmas_loaded_ahead[i];
+  most_bytes_of_a_warp = most_bytes;
   return *this;
 }
 
@@ -446,6 +448,8 @@ UsefulWork Dataflow::finish() {
   }
   for (const auto& [bytes, exponentials] : loaded) work.bytes_around_exponentials += bytes * exponentials;
   if (!copied.empty()) work.copy_bytes_of_one_warp = std::ranges::max(copied);
+  for (std::size_t warp = 0; warp < copied.size(); ++warp)
+    work.most_bytes_of_a_warp = std::max(work.most_bytes_of_a_warp, copied[warp] + loaded[warp].bytes);
   count_distances(is_useful, work);
   count_in_flight(is_useful, work);
   start();
