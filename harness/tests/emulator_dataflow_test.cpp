@@ -181,6 +181,7 @@ TEST(Dataflow, ACopyOfAnotherWarpDoesNotCountBesideThoseOfWarpsThatCopyAndRead) 
              64);
   EXPECT_EQ(work.copy_bytes, 1024u);
   EXPECT_EQ(work.copy_bytes_of_one_warp, 1024u) << "warp 1 copies nothing";
+  EXPECT_EQ(work.most_bytes_of_a_warp, 1024u);
   EXPECT_EQ(work.loads_of_copies, 2u) << "those of warp 0";
   EXPECT_EQ(work.bytes_in_flight, 512u) << "the second copy, at the first load";
 }

@@ -16,6 +16,7 @@ from . import (
     online_softmax,
     overlapped_softmax,
     puzzles,
+    split_kv,
     swizzle,
     tiled,
 )  # fmt: skip
@@ -24,6 +25,6 @@ MODULES = {
     module.NAME: module
     for module in (
         puzzles, online_softmax, tiled, mma, cp_async, swizzle, ldmatrix, bug_hunt, double_buffered_mma,
-        overlapped_softmax, causal,
+        overlapped_softmax, causal, split_kv,
     )
 }  # fmt: skip
