@@ -61,6 +61,12 @@ TEST(CheckSets, AVersionThatSolvesMoreIsCheckedWithMore) {
   version.solves.causal = true;
   EXPECT_GE(count(blind_rows), 2);
   EXPECT_GE(count(longer_keys), 2);
+  // Queries 0 to 127 are a tile. The diagonal enters one of them at key 0, and leaves another one at key 63.
+  EXPECT_GE(count([&](const AttentionProblem& p) {
+              const std::int64_t first = p.seq_len - p.seq_len_kv;
+              return blind_rows(p) && first % 128 + 63 >= 128 && p.seq_len >= first + 63;
+            }),
+            1);
   EXPECT_GE(count([&](const AttentionProblem& p) { return masked(p) && with_a_tail(p); }), 2);
   version.solves.any_length = false;
   EXPECT_GE(count(masked), 3);

@@ -171,6 +171,8 @@ void add_ends_of_sequences(Sets& sets, const Solves& solves, const Configuration
     add("causal, a key more than queries", 2 * block_q + 1, 2 * block_q + 2, true);
     sets.back().problem.batch = 1;  // an odd number of heads
     add("causal, the first row sees no key", block_kv + 2, block_kv + 1, true);
+    // The diagonal enters a tile of queries in its middle, so it cuts one more of them than where both kinds of tiles begin.
+    add("causal, half a tile of rows sees no key", block_kv + block_q + block_q / 2 + 1, block_kv + block_q, true);
   }
 }
 
