@@ -48,7 +48,7 @@ def test_the_losses_coincide(fl: ModuleType, monkeypatch: pytest.MonkeyPatch, ca
     assert train_gpt.main(["--device", "emulator"]) == 0
     out = capsys.readouterr().out
     assert "12 characters, written with a cache: the same with the ladder's attention and with PyTorch's" in out
-    assert "the ladder's attention by " in out and " and backward_any_length" in out and "per second" not in out
+    assert "the ladder's attention by " in out and " and backward_hopper_any_length" in out and "per second" not in out
     of = {run.name: run for run in trained}
     for run in trained:
         assert abs(run.losses[0] - of["sdpa"].losses[0]) < 0.01, "all begin with the same weights and characters"
