@@ -88,7 +88,8 @@ def test_a_window_with_the_causal_mask(fl: ModuleType) -> None:
     ({"k": K[:, :0:-1], "v": V[:, 1:]}, "backward_any_length"),
     ({"k": K[:, 64:], "v": V[:, 64:], "causal": True}, "backward_hopper_any_length"),
     ({"dout": DOUT[:, ::-1]}, "B08_coalesced_dq"), ({"k": K[:, ::-1], "causal": True}, "backward_causal"),
-    ({"k": K[:, :, :1], "v": V[:, :, :1]}, "backward_grouped_heads"),
+    ({"k": K[:, :, :1], "v": V[:, :, :1]}, "backward_hopper_grouped_heads"),
+    ({"k": K[:, ::-1, :1], "v": V[:, :, :1]}, "backward_grouped_heads"),
     ({"window": (9, -1)}, "backward_window"), ({"window": (-1, 9)}, "backward_window"),
 ])  # fmt: skip
 def test_the_version_that_is_chosen(fl: ModuleType, fields: dict[str, Any], version: str) -> None:
