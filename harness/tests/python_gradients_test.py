@@ -78,7 +78,7 @@ def test_a_window_with_the_causal_mask(fl: ModuleType) -> None:
     given = {"dout": DOUT, "q": Q, "k": k, "v": v, "out": out.astype(np.float16), "lse": lse.astype(np.float32)}
     expected = gradients(DOUT, Q, k, v, causal=True, window=(40, -1))
     for fields in ({"causal": True, "window": (40, -1)}, {"window": (40, 0)}):
-        assert fl.which_backward(**given, **fields) == "backward_window"
+        assert fl.which_backward(**given, **fields) == "backward_hopper_window"
         assert_right(fl.backward(**given, **fields), expected)
 
 
@@ -90,7 +90,8 @@ def test_a_window_with_the_causal_mask(fl: ModuleType) -> None:
     ({"dout": DOUT[:, ::-1]}, "B08_coalesced_dq"), ({"k": K[:, ::-1], "causal": True}, "backward_causal"),
     ({"k": K[:, :, :1], "v": V[:, :, :1]}, "backward_hopper_grouped_heads"),
     ({"k": K[:, ::-1, :1], "v": V[:, :, :1]}, "backward_grouped_heads"),
-    ({"window": (9, -1)}, "backward_window"), ({"window": (-1, 9)}, "backward_window"),
+    ({"window": (9, -1)}, "backward_hopper_window"), ({"window": (-1, 9)}, "backward_hopper_window"),
+    ({"v": V[::-1], "window": (9, -1)}, "backward_window"),
 ])  # fmt: skip
 def test_the_version_that_is_chosen(fl: ModuleType, fields: dict[str, Any], version: str) -> None:
     """On a Hopper GPU the newest, if its tiles fit; without TMA if a stride is negative."""
@@ -100,7 +101,7 @@ def test_the_version_that_is_chosen(fl: ModuleType, fields: dict[str, Any], vers
 @pytest.mark.parametrize(("window", "same"), [((-1, -1), {}), ((127, 191), {}), ((-1, 0), {"causal": True})])
 def test_other_masks_written_as_windows(fl: ModuleType, window: tuple[int, int], same: dict[str, Any]) -> None:
     """They do not change the choice."""
-    assert fl.which_backward(**GIVEN, window=window) == fl.which_backward(**GIVEN, **same) != "backward_window"
+    assert fl.which_backward(**GIVEN, window=window) == fl.which_backward(**GIVEN, **same) != "backward_hopper_window"
 
 
 def test_deterministic(fl: ModuleType) -> None:
