@@ -3078,7 +3078,7 @@ FAULTS += [
     Fault(
         "a buffer follows from the row of a head",
         "backward_hopper_grouped_heads",
-        "of this tile",
+        "dQ += dS K, in memory",
         "(step + 1) % kStages",
         "q_row / kBlockQ % kStages",
         "race",
