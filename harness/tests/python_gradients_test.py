@@ -40,29 +40,33 @@ def test_gradients(fl: ModuleType, kernel: str | None) -> None:
     assert_right(found, gradients(DOUT, Q, K, V, SCALE))
 
 
+@pytest.mark.parametrize("kernel", [None, "backward_grouped_heads"])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("kv_heads", [4, 2, 1])
 @pytest.mark.parametrize(("queries", "keys"), [(128, 128), (64, 192), (192, 128), (70, 65), (1, 100), (100, 50)])
-def test_other_problems(fl: ModuleType, queries: int, keys: int, kv_heads: int, causal: bool) -> None:
+def test_other_problems(
+    fl: ModuleType, queries: int, keys: int, kv_heads: int, causal: bool, kernel: str | None
+) -> None:
     """With the mask, and more queries than keys, the first queries see no key."""
     q, dout = normal(1, queries, 4, 128, seed=6), normal(1, queries, 4, 128, seed=7)
     k, v = normal(1, keys, kv_heads, 128, seed=8), normal(1, keys, kv_heads, 128, seed=9)
     out, lse = fl.forward(q, k, v, causal=causal, return_lse=True)
-    found = fl.backward(dout, q, k, v, out, lse, causal=causal)
+    found = fl.backward(dout, q, k, v, out, lse, causal=causal, kernel=kernel)
     assert_right(found, gradients(dout, q, k, v, causal=causal))
     if causal:
         assert not found[0][:, : max(queries - keys, 0)].any(), "a query without a key has no gradient"
 
 
+@pytest.mark.parametrize("kernel", [None, "backward_window"])
 @pytest.mark.parametrize("window", [(0, 0), (5, 70), (-1, 5), (64, -1), (100, 0)])
 @pytest.mark.parametrize(("queries", "keys"), [(128, 128), (70, 200), (200, 70), (1, 100)])
-def test_windows(fl: ModuleType, queries: int, keys: int, window: tuple[int, int]) -> None:
+def test_windows(fl: ModuleType, queries: int, keys: int, window: tuple[int, int], kernel: str | None) -> None:
     """With more queries than keys, some queries see no key; with more keys, no query sees some of the keys."""
     q, dout = normal(1, queries, 2, 128, seed=6), normal(1, queries, 2, 128, seed=7)
     k, v = normal(1, keys, 1, 128, seed=8), normal(1, keys, 1, 128, seed=9)
     left, right = window
     out, lse = fl.forward(q, k, v, window=window, return_lse=True)
-    found = fl.backward(dout, q, k, v, out, lse, window=window)
+    found = fl.backward(dout, q, k, v, out, lse, window=window, kernel=kernel)
     assert_right(found, gradients(dout, q, k, v, window=window))
     dq, dk, dv = found
     if right >= 0:
@@ -141,7 +145,8 @@ REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "a window": (
         {"window": (9, 0), "kernel": "backward_grouped_heads"},
         ValueError,
-        "window is not supported by backward_grouped_heads; leave it out, or use backward_window",
+        "window is not supported by backward_grouped_heads; leave it out, or use backward_hopper_window "
+        "or backward_window",
     ),
     "a window and deterministic": (
         {"window": (9, -1), "deterministic": True},
