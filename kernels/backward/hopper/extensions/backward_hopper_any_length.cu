@@ -388,10 +388,9 @@ __global__ void convert_dQ(AttentionArgs args, Gradients gradients) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int query = first_query + half * 8 + group;
-    // As an assignment, the compiler would divide this store into four.
     if (query < args.seq_len)
-      __stwb(reinterpret_cast<uint4*>(gradients.dQ.row<Element>(batch, head, query) + mma_n * 8),
-             make_uint4(dQ_rmem[half][0], dQ_rmem[half][1], dQ_rmem[half][2], dQ_rmem[half][3]));
+      reinterpret_cast<uint4*>(gradients.dQ.row<Element>(batch, head, query))[mma_n] =
+          make_uint4(dQ_rmem[half][0], dQ_rmem[half][1], dQ_rmem[half][2], dQ_rmem[half][3]);
   }
 }
 
