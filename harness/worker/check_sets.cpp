@@ -437,15 +437,12 @@ void add_other_fields(Sets& sets, const Solves& solves, const Configuration& con
 // A new token of each batch entry: the first key of a sequence, of a tile, of a slice and of a page, and the last one of each. More
 // CTAs than one have the new key if there are several queries, or more heads than an mma has rows.
 void add_appended(Sets& sets, const Solves& solves, AttentionProblem cache, AttentionProblem long_cache) {
-  cache.lengths.clear();
-  cache.lengths_kv[0] = 2;
+  cache.lengths = {}, cache.lengths_kv[0] = 2;
   cache.append = long_cache.append = true;
-  const auto add = [&](const char* name, AttentionProblem problem, Packing packing, int sms) {
-    sets.push_back({.name = name,
-                    .problem = std::move(problem),
-                    .distribution = Distribution::offset_mean,
-                    .packing = packing,
-                    .sms = sms});
+  const auto add = [&](const char* name, const AttentionProblem& problem, Packing packing, int sms) {
+    CheckSet set{.name = name, .problem = problem, .distribution = Distribution::offset_mean};
+    set.packing = packing, set.sms = sms;
+    sets.push_back(set);
   };
   add("several queries and a new token", cache, Packing::with_gaps, 3);
   cache.seq_len = 1;
@@ -456,11 +453,11 @@ void add_appended(Sets& sets, const Solves& solves, AttentionProblem cache, Atte
   add("a new token, pages of 16 keys", cache, Packing::separate, 3);
   add("a new token, pages of 16 keys, long caches", long_cache, Packing::with_gaps, 1);
   if (!solves.rotary) return;
-  for (const auto& [rotary_dim, interleaved] : {std::pair{cache.head_dim, false}, {cache.head_dim, true}}) {
-    cache.rotary_dim = rotary_dim;
+  cache.rotary_dim = cache.head_dim;
+  for (const bool interleaved : {false, true}) {
     cache.rotary_interleaved = interleaved;
-    add(interleaved ? "a new token, pairs of neighbours rotated" : "a new token, rotated", cache, Packing::with_gaps,
-        3);
+    cache.heads = interleaved ? 4 : 2 * kHeadsOfLargeGroup;
+    add("a new token, rotated", cache, Packing::with_gaps, 3);
   }
   long_cache.page_size = 0;
   for (const std::int64_t rotary_dim : {16, 32, 48, 64}) {
