@@ -9,8 +9,8 @@
             of a version that solves any length: 1 row or key, and numbers of them next to multiples of the tiles; if it
             solves causal problems, the same with the mask, and with the data below and several query tiles
             of a version that solves grouped heads: 1, 2 and 3 heads of K and V for 6 of Q, also causal
-            of a version for few queries: caches of all lengths around whole tiles, also in pages and with new tokens, and 1
-            to 8 queries
+            of a version for few queries: caches of all lengths around whole tiles, also in pages and with new tokens,
+            and 1 to 8 queries
             of a version that solves windows: widths next to multiples of the tiles, on one side and on both
             of an extension: problems with all the fields that it solves, drawn from a seed
             batch 70,000 and heads 70,000: right, or refused with the limit
