@@ -11,6 +11,7 @@ from . import (
     causal,
     cp_async,
     double_buffered_mma,
+    gradients,
     ldmatrix,
     mma,
     online_softmax,
@@ -25,6 +26,6 @@ MODULES = {
     module.NAME: module
     for module in (
         puzzles, online_softmax, tiled, mma, cp_async, swizzle, ldmatrix, bug_hunt, double_buffered_mma,
-        overlapped_softmax, causal, split_kv,
+        overlapped_softmax, causal, split_kv, gradients,
     )
 }  # fmt: skip
