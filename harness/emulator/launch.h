@@ -18,6 +18,8 @@
 
 namespace flash_ladder::emulator {
 
+struct UsedMemory;
+
 /// The parameters between <<< and >>>, and the arguments.
 struct LaunchConfig {
   Dim3 grid;
@@ -26,6 +28,9 @@ struct LaunchConfig {
   std::size_t dynamic_shared_bytes = 0;
   Address grid_workspace = 0;             // for a cooperative launch: the counter of grid.sync(), 8 bytes that are 0
   std::span<const std::byte> parameters;  // as pack_parameters() lays them out
+  // For a dependent launch: what the kernel ahead of it uses, by address. It may still be running until a thread has executed
+  // griddepcontrol.wait.
+  const std::vector<UsedMemory>* ahead = nullptr;
 };
 
 struct Options {

@@ -52,6 +52,9 @@ class Kernel {
   const std::vector<ModuleVariable>& constants() const;  // the __constant__ variables that it uses
   std::array<std::uint32_t, 3> cluster() const;          // .reqnctapercluster, ones if unspecified
 
+  /// Whether a dependent launch behind it may begin while it runs. Decodes the kernel, see compiled().
+  bool lets_next_kernel_begin() const;
+
   /// Decoded on first use, so that an instruction unknown to the virtual GPU causes a PtxError only then, and does not
   /// prevent a module's other kernels from running. Thread-safe.
   const CompiledKernel& compiled() const;

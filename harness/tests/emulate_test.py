@@ -20,6 +20,7 @@ HALF_WARPS = PROGRAMS.with_name("half_warps.cu")
 ORDERING = PROGRAMS.with_name("ordering.cu")
 STREAMS = PROGRAMS.with_name("streams.cu")
 HOPPER = PROGRAMS.with_name("hopper.cu")
+DEPENDENT = PROGRAMS.with_name("dependent.cu")
 
 
 def emulate(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
@@ -726,6 +727,25 @@ def test_halves_of_a_warp_that_poll_each_others_mbarriers_make_progress(tmp_path
     done = run(program, "1")
     assert done.returncode == 1
     assert re.search(r"^deadlock: .*waits for phase 0 .*half_warps", done.stderr, re.MULTILINE | re.DOTALL), done.stderr
+
+
+@pytest.fixture(scope="module")
+def dependent(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return built(DEPENDENT, tmp_path_factory.mktemp("emulate"), "-arch=sm_90a")
+
+
+@pytest.mark.parametrize("case", ["waits", "ordinary", "memset", "graph_memset"])
+def test_a_dependent_launch_that_is_ordered(dependent: Path, case: str) -> None:
+    done = run(dependent, case)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "right\n", "")
+
+
+@pytest.mark.parametrize(("case", "fault"), [("reads", "reads"), ("overwrites", "overwrites"), ("graph", "reads")])
+def test_a_dependent_launch_that_does_not_wait(dependent: Path, case: str, fault: str) -> None:
+    done = run(dependent, case)
+    assert done.returncode == 1
+    assert re.search(r"^race: .*griddepcontrol\.wait", done.stderr, re.MULTILINE), done.stderr
+    assert f"dependent.cu:{line_of(DEPENDENT, fault)}" in done.stderr
 
 
 @pytest.mark.parametrize("tiles", [0, 1, 2, 3, 8, 101])

@@ -171,6 +171,7 @@ class CompiledKernel {
   std::size_t local_bytes = 0;            // per thread
   int shared_granule = 16;                // the smallest access to shared memory, in bytes
   int global_granule = 16;                // the same of global memory
+  bool lets_next_kernel_begin = false;    // it executes griddepcontrol.launch_dependents
   bool serial = false;  // its CTAs communicate, through atomics or flags: run in order, so that results are repeatable
   bool uses_shared = false;
   bool uses_mbarriers = false;

@@ -67,6 +67,10 @@ class CtaMemory {
                    unsigned bytes);
   std::uint32_t write_global(const Warp& warp, const Instruction& instruction, const MemoryAccess& access,
                              const LaneAddresses& at, std::uint32_t unchanged);
+  /// In a dependent launch: whether lanes access memory that the kernel ahead of it, which may still be running, writes or, if
+  /// `writes`, reads.
+  void check_kernel_ahead(const Warp& warp, const Instruction& instruction, const LaneAddresses& at, std::uint32_t mask,
+                          unsigned bytes, bool writes);
   bool kept_at(const Warp& warp, const Instruction& instruction, const MemoryAccess& access, const LaneAddresses& at,
                std::byte** places);
   void report_overwritten_global(const Warp& warp, const Instruction& instruction, const MemoryAccess& access,

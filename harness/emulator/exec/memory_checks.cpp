@@ -10,6 +10,7 @@
 #include "emulator/exec/cta_executor.h"
 #include "emulator/exec/cta_memory.h"
 #include "emulator/exec/definedness.h"
+#include "emulator/used_memory.h"
 
 namespace flash_ladder::emulator {
 namespace {
@@ -122,8 +123,28 @@ GlobalAccess CtaMemory::global_access(const Warp& warp, const Instruction& instr
           .consecutive = consecutive_ && mask == kAllLanes};
 }
 
+void CtaMemory::check_kernel_ahead(const Warp& warp, const Instruction& instruction, const LaneAddresses& at,
+                                   std::uint32_t mask, unsigned bytes, bool writes) {
+  if (context_.config.ahead == nullptr) return;
+  const std::vector<UsedMemory>& ahead = *context_.config.ahead;
+  for (std::uint32_t rest = mask & ~warp.waited_for_kernel_ahead; rest != 0; rest &= rest - 1) {
+    const int lane = std::countr_zero(rest);
+    const Address address = at.at[static_cast<std::size_t>(lane)];
+    const auto range = std::ranges::upper_bound(ahead, address, {}, &UsedMemory::end);
+    if (range == ahead.end() || range->begin >= address + bytes || (!range->writes && !writes)) continue;
+    cta_.find(
+        FindingKind::race, &warp, &instruction, lane, address,
+        fmt::format(
+            "a {} of global memory that the kernel ahead of this one {}: {}. That kernel may still be running, because "
+            "this is a dependent launch, and the thread has not waited for it (griddepcontrol.wait)",
+            writes ? "write" : "read", range->writes ? "writes" : "reads", context_.memory.describe(address)));
+    return;
+  }
+}
+
 void CtaMemory::read_global(const Warp& warp, const Instruction& instruction, const LaneAddresses& at,
                             std::uint32_t mask, unsigned bytes) {
+  check_kernel_ahead(warp, instruction, at, mask, bytes, /*writes=*/false);
   if (global_ == nullptr || mask == 0) return;
   const GlobalAccess access = global_access(warp, instruction, at, mask, bytes);
   global_->read(access, *cta_.ordering(), cta_.conflicts());
@@ -137,6 +158,7 @@ std::uint32_t CtaMemory::write_global(const Warp& warp, const Instruction& instr
         FindingKind::invalid_operation, &warp, &instruction, std::countr_zero(access.good), at.at[0],
         "a write to __constant__ memory, which kernels can only read: cudaMemcpyToSymbol writes it, between launches");
   }
+  check_kernel_ahead(warp, instruction, at, access.good, access.bytes, /*writes=*/true);
   const GlobalAccess global = global_access(warp, instruction, at, access.good, access.bytes);
   if (cluster_global_ != nullptr) cluster_global_->write(global, unchanged, *cta_.ordering(), cta_.conflicts());
   return global_->write(global, unchanged, *cta_.ordering(), cta_.conflicts());
@@ -145,6 +167,7 @@ std::uint32_t CtaMemory::write_global(const Warp& warp, const Instruction& instr
 bool CtaMemory::write_untouched_global(const Warp& warp, const Instruction& instruction, const MemoryAccess& access,
                                        const LaneAddresses& at) {
   if (!access.consecutive || whole_access_->constant) return false;
+  check_kernel_ahead(warp, instruction, at, access.good, access.bytes, /*writes=*/true);
   const GlobalAccess global = global_access(warp, instruction, at, access.good, access.bytes);
   if (cluster_global_ != nullptr && !cluster_global_->write_untouched(global, *cta_.ordering())) return false;
   return global_->write_untouched(global, *cta_.ordering());

@@ -131,6 +131,8 @@ struct Warp {
   };
   AtCluster cluster;
 
+  std::uint32_t waited_for_kernel_ahead = 0;  // lanes that have executed griddepcontrol.wait
+
   std::uint64_t executed = 0;       // instructions: %clock
   std::vector<PendingCopy> copies;  // oldest first
   std::uint64_t copies_issued = 0;

@@ -71,6 +71,8 @@ const CompiledKernel& Kernel::compiled() const {
   return *state_->compiled;
 }
 
+bool Kernel::lets_next_kernel_begin() const { return compiled().lets_next_kernel_begin; }
+
 Module::Module(std::string_view ptx, Memory& memory, const std::map<std::string, Address>& placed)
     : image_(std::make_unique<ModuleImage>()) {
   image_->source = std::string(ptx);

@@ -184,10 +184,17 @@ void decode_getctarank(KernelDecoder& d) {
       slot == Slot::b32 ? 4 : 8;
 }
 
-// Overlapping launches: here each begins only when the one before it has ended.
+// Overlapping launches: here each begins only when the one before it has ended, but accesses to memory that come before the wait
+// are compared with what that one has accessed.
+void wait_for_kernel_ahead(CtaExecutor& /*cta*/, Warp& warp, const Instruction& /*instruction*/, std::uint32_t mask) {
+  warp.waited_for_kernel_ahead |= mask;
+}
+
 void decode_griddepcontrol(KernelDecoder& d) {
-  if (!d.has("launch_dependents") && !d.has("wait")) d.fail_unknown();
-  d.emit(nothing, InstructionClass::other, {}, {});
+  const bool waits = d.has("wait");
+  if (!waits && !d.has("launch_dependents")) d.fail_unknown();
+  if (!waits) d.kernel().lets_next_kernel_begin = true;
+  d.emit(waits ? wait_for_kernel_ahead : nothing, InstructionClass::other, {}, {});
 }
 
 }  // namespace

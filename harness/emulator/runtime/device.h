@@ -161,6 +161,9 @@ struct Device {
   cudaError_t pending_error = cudaSuccess;
   cudaError_t sticky_error = cudaSuccess;
 
+  // For each stream whose last work is a kernel that lets the next one begin while it runs: what it uses.
+  std::map<cudaStream_t, std::vector<UsedMemory>> used_by_kernel_ahead;
+
   std::optional<std::uint64_t> ctas_asked_for;  // set while launches are only counted: see count_ctas()
   std::vector<KernelCounters> counters;
   std::vector<std::shared_ptr<const CtaTrace>> traces;
@@ -196,6 +199,7 @@ struct Device {
       ~Ordered() { order.end(); }
     } ordered{order};
     order.begin(stream, what, kernel);
+    if (kernel.empty()) used_by_kernel_ahead.erase(stream);
     return work(*this);
   }
   /// Performs what a stream is told to do: immediately, or when the graph into which the stream is captured is

@@ -169,7 +169,9 @@ struct LaunchRequest {
   void** arguments;
   std::size_t shared_bytes;
   bool cooperative;
-  Dim3 cluster;  // zeros: as declared
+  Dim3 cluster;         // zeros: as declared
+  cudaStream_t stream;  // the one in which it was requested, also if it was captured
+  bool dependent;       // may begin before the kernel ahead of it in the stream has ended
 
   std::uint64_t num_ctas() const { return std::uint64_t{grid.x} * grid.y * grid.z; }
 };
@@ -178,7 +180,7 @@ struct LaunchRequest {
 /// the GPU holds at a time, 0 if none fits.
 cudaError_t check_request(Device& device, const Function& function, const LaunchRequest& request,
                           std::uint64_t resident) {
-  const auto& [grid, block, arguments, shared_bytes, cooperative, cluster] = request;
+  const auto& [grid, block, arguments, shared_bytes, cooperative, cluster, stream, dependent] = request;
   if (grid.x == 0 || grid.y == 0 || grid.z == 0 || grid.x > kMaxGridX || grid.y > kMaxGridYZ || grid.z > kMaxGridYZ) {
     return refuse(device, function, cudaErrorInvalidConfiguration,
                   "a grid of " + to_string(grid) + " CTAs: each size must be at least 1, x at most " +
@@ -247,12 +249,17 @@ Options options_of(const Device& device, const Function& function, std::uint64_t
           .print = {}};
 }
 
-/// Runs the kernel, and records which memory it has used if the order of streams is watched.
-Report run_watched(Device& device, const Function& function, const LaunchConfig& config, const Options& options) {
-  if (!device.order.watches()) return emulator::launch(*function.kernel, config, device.memory, options);
+/// Runs the kernel, and records which memory it has used if the order of streams is watched, or if the next kernel may begin while
+/// it runs.
+Report run_watched(Device& device, const Function& function, const LaunchConfig& config, const Options& options,
+                   cudaStream_t stream) {
+  const bool lets_next_begin = function.kernel->lets_next_kernel_begin();
+  if (!device.order.watches() && !lets_next_begin)
+    return emulator::launch(*function.kernel, config, device.memory, options);
   std::vector<UsedMemory> used;
   Report report = emulator::launch(*function.kernel, config, device.memory, options, used);
   for (const UsedMemory& range : used) device.order.touch(range);
+  if (lets_next_begin) device.used_by_kernel_ahead[stream] = std::move(used);
   if (!options.checks || report.outcome == Outcome::refused) return report;
   // Loads from there are not checked one by one.
   for (const ModuleVariable& constant : function.kernel->constants()) {
@@ -280,7 +287,7 @@ cudaError_t error_of_refusal(const Device& device, const Function& function, con
 cudaError_t try_launch(Device& device, const void* handle, const LaunchRequest& request) {
   Function& function = device.function(handle);
   if (device.pending_error != cudaSuccess) return cudaSuccess;  // a GPU would not start it either
-  const auto& [grid, block, arguments, shared_bytes, cooperative, cluster] = request;
+  const auto& [grid, block, arguments, shared_bytes, cooperative, cluster, stream, dependent] = request;
   const std::uint64_t resident = resident_blocks(device, handle, block, shared_bytes);
   if (const cudaError_t error = check_request(device, function, request, resident); error != cudaSuccess) return error;
   if (device.ctas_asked_for) {
@@ -290,14 +297,17 @@ cudaError_t try_launch(Device& device, const void* handle, const LaunchRequest& 
   const std::vector<std::byte> parameters = pack_parameters(*function.kernel, arguments);
   const GridWorkspace workspace(device.memory, cooperative);
   ProgressLine progress(function.name, request.num_ctas());
+  // A launch that is not dependent begins when the kernel ahead of it has ended.
+  const std::vector<UsedMemory> ahead = std::exchange(device.used_by_kernel_ahead[stream], {});
   launch_is_running = true;
   const LaunchConfig config{.grid = {grid.x, grid.y, grid.z},
                             .block = {block.x, block.y, block.z},
                             .cluster = cluster,
                             .dynamic_shared_bytes = shared_bytes,
                             .grid_workspace = workspace.address(),
-                            .parameters = parameters};
-  Report report = run_watched(device, function, config, options_of(device, function, resident, progress));
+                            .parameters = parameters,
+                            .ahead = dependent ? &ahead : nullptr};
+  Report report = run_watched(device, function, config, options_of(device, function, resident, progress), stream);
   launch_is_running = false;
 
   cudaError_t answer = cudaSuccess;
@@ -323,9 +333,9 @@ std::string name_of(const void* handle) {
 }
 
 cudaError_t launch(Device& device, const void* handle, dim3 grid, dim3 block, void** arguments,
-                   std::size_t shared_bytes, bool cooperative = false, Dim3 cluster = {0, 0, 0}) {
+                   std::size_t shared_bytes, bool cooperative, Dim3 cluster, cudaStream_t stream, bool dependent) {
   try {
-    return try_launch(device, handle, {grid, block, arguments, shared_bytes, cooperative, cluster});
+    return try_launch(device, handle, {grid, block, arguments, shared_bytes, cooperative, cluster, stream, dependent});
   } catch (const ApiError&) {
     throw;
   } catch (const PtxError& error) {
@@ -342,13 +352,16 @@ cudaError_t launch(Device& device, const void* handle, dim3 grid, dim3 block, vo
 
 /// A launch in a stream. A captured launch keeps the values of its arguments.
 cudaError_t launch_on(Device& device, cudaStream_t stream, const void* handle, dim3 grid, dim3 block, void** arguments,
-                      std::size_t shared_bytes, bool cooperative = false, Dim3 cluster = {0, 0, 0}) {
+                      std::size_t shared_bytes, bool cooperative = false, Dim3 cluster = {0, 0, 0},
+                      bool dependent = false) {
   device.require_usable_stream(stream);
   if (device.capture_of(stream) == nullptr) {
     const std::string name = name_of(handle);
     return device.in_order(
         stream, "the kernel " + function_name(name),
-        [&](Device&) { return launch(device, handle, grid, block, arguments, shared_bytes, cooperative, cluster); },
+        [&](Device&) {
+          return launch(device, handle, grid, block, arguments, shared_bytes, cooperative, cluster, stream, dependent);
+        },
         name);
   }
   const std::vector<KernelParameter> parameters = device.function(handle).kernel->parameters();
@@ -361,7 +374,7 @@ cudaError_t launch_on(Device& device, cudaStream_t stream, const void* handle, d
   return device.on_stream(stream, [=](Device& then) mutable {
     std::vector<void*> pointers;
     for (std::vector<std::byte>& value : values) pointers.push_back(value.data());
-    return launch(then, handle, grid, block, pointers.data(), shared_bytes, cooperative, cluster);
+    return launch(then, handle, grid, block, pointers.data(), shared_bytes, cooperative, cluster, stream, dependent);
   });
 }
 
@@ -478,13 +491,15 @@ cudaError_t cudaGetKernel(cudaKernel_t* kernel, const void* function) { return _
 cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* function, void** arguments) {
   return api_call("cudaLaunchKernelExC", [&](Device& device) {
     if (config == nullptr) return cudaErrorInvalidValue;
-    bool cooperative = false;
+    bool cooperative = false, dependent = false;
     for (unsigned i = 0; i < config->numAttrs; ++i) {
       const cudaLaunchAttribute& attribute = config->attrs[i];
       cooperative |= attribute.id == cudaLaunchAttributeCooperative && attribute.val.cooperative != 0;
+      dependent |= attribute.id == cudaLaunchAttributeProgrammaticStreamSerialization &&
+                   attribute.val.programmaticStreamSerializationAllowed != 0;
     }
     return launch_on(device, config->stream, function, config->gridDim, config->blockDim, arguments,
-                     config->dynamicSmemBytes, cooperative, cluster_of(*config));
+                     config->dynamicSmemBytes, cooperative, cluster_of(*config), dependent);
   });
 }
 

@@ -266,6 +266,7 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
     const Graph copy = require_graph(device, executable);  // a host function may destroy it
     return device.on_stream(stream, [copy](Device& then) {
       for (const Graph::Piece& piece : copy.work) {
+        if (!std::string_view(piece.call).starts_with("cudaLaunchKernel")) then.used_by_kernel_ahead.clear();
         if (const cudaError_t error = piece.work(then); error != cudaSuccess) return error;
       }
       return cudaSuccess;
