@@ -84,7 +84,8 @@ Version version_of_file(std::string_view path) {
          {std::pair{std::string_view(""), Track::ladder}, std::pair{std::string_view("hopper/"), Track::hopper},
           std::pair{std::string_view("backward/"), Track::backward},
           std::pair{std::string_view("backward/hopper/"), Track::backward},
-          std::pair{std::string_view("decoding/"), Track::decoding}}) {
+          std::pair{std::string_view("decoding/"), Track::decoding},
+          std::pair{std::string_view("decoding/hopper/"), Track::decoding}}) {
       const std::string letter = series(track);
       if (folder != its_folder || !stem.starts_with(letter) || !is_numbered(stem.substr(letter.size()))) continue;
       const std::string_view numbered = stem.substr(letter.size());
@@ -108,6 +109,7 @@ Version version_of_file(std::string_view path) {
       "'" + std::string(path) +
       "' is not the path of a kernel; allowed: kernels/NN_name.cu, kernels/hopper/NN_name.cu, "
       "kernels/backward/BNN_name.cu, kernels/backward/hopper/BNN_name.cu, kernels/decoding/DNN_name.cu, "
+      "kernels/decoding/hopper/DNN_name.cu, "
       "kernels/extensions/name.cu, kernels/hopper/extensions/name.cu, kernels/backward/extensions/name.cu, "
       "kernels/backward/hopper/extensions/name.cu, with small letters, digits and _ in the name");
 }

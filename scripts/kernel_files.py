@@ -52,7 +52,7 @@ class KernelFile:
 def kernel_files(root: Path) -> list[KernelFile]:
     """All kernels of a source tree: in order of number, then gradients, decoding, and the extensions by name."""
     patterns = ("[0-9][0-9]_*.cu", "hopper/[0-9][0-9]_*.cu", "backward/B[0-9][0-9]_*.cu")
-    patterns += ("backward/hopper/B[0-9][0-9]_*.cu", "decoding/D[0-9][0-9]_*.cu")
+    patterns += ("backward/hopper/B[0-9][0-9]_*.cu", "decoding/D[0-9][0-9]_*.cu", "decoding/hopper/D[0-9][0-9]_*.cu")
     patterns += ("extensions/*.cu", "hopper/extensions/*.cu")
     patterns += ("backward/extensions/*.cu", "backward/hopper/extensions/*.cu")
     found = [path for pattern in patterns for path in (root / "kernels").glob(pattern)]

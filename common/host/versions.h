@@ -28,7 +28,7 @@ enum class Track {
   ladder,     // kernels/NN_name.cu
   hopper,     // kernels/hopper/NN_name.cu
   backward,   // kernels/backward/BNN_name.cu, kernels/backward/hopper/BNN_name.cu
-  decoding,   // kernels/decoding/DNN_name.cu
+  decoding,   // kernels/decoding/DNN_name.cu, kernels/decoding/hopper/DNN_name.cu
   extension,  // extensions/name.cu in kernels/, kernels/hopper/ or kernels/backward/
 };
 

@@ -46,7 +46,7 @@ class Fault:
             on_hopper = self.kernel.startswith("backward_hopper_") if self.is_extension else self.kernel >= "B10"
             return f"backward/{'hopper/' * on_hopper}{'extensions/' * self.is_extension}{self.kernel}"
         if self.is_decoding:
-            return f"decoding/{self.kernel}"
+            return f"decoding/{'hopper/' * (self.kernel >= 'D12')}{self.kernel}"
         on_hopper = self.kernel.startswith("hopper_") if self.is_extension else self.kernel >= "17"
         return f"{'hopper/' * on_hopper}{'extensions/' * self.is_extension}{self.kernel}"
 
@@ -3986,6 +3986,45 @@ FAULTS += [
         "Rotate Q",
         "new_key, quad",
         "max(new_key - 1, 0), quad",
+    ),
+    Fault(
+        "a warp combines the parts of another warp, too",
+        "D11_parallel_combine",
+        "Each warp adds every fourth part",
+        "i += Traits::kCombineWarps",
+        "i += Traits::kCombineWarps / 2",
+    ),
+    Fault(
+        "the sums of the warps are added before they are there",
+        "D11_parallel_combine",
+        "Add the sums of the four warps",
+        "  __syncthreads();\n",
+        "",
+        "race",
+        "Add the sums of the four warps + 8",
+    ),
+    Fault(
+        "l of the other warps is left out",
+        "D11_parallel_combine",
+        "Add the sums of the four warps",
+        "row_sum += sums_smem[w];",
+        "row_sum += w < 0 ? sums_smem[w] : 0;",
+    ),
+    Fault(
+        "combine does not wait for the kernel ahead of it",
+        "D12_early_combine",
+        "Until here, nothing has been read",
+        "wait_for_previous_kernel();",
+        "",
+        "race",
+        "The largest m comes first + 3",
+    ),
+    Fault(
+        "combine has one warp per row",
+        "D12_early_combine",
+        "Combine the parts. The second",
+        "32 * Traits::kCombineWarps",
+        "32",
     ),
 ]
 

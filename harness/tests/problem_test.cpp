@@ -450,6 +450,7 @@ TEST(Registration, NumberNameAndTrackAreThoseOfThePath) {
   EXPECT_EQ(kernel_id(backward), "B01");
   EXPECT_EQ(code_namespace(backward), "vB01");
   EXPECT_EQ(version_of_file("kernels/backward/hopper/B09_wgmma.cu").track, Track::backward);
+  EXPECT_EQ(version_of_file("kernels/decoding/hopper/D12_early_combine.cu").track, Track::decoding);
 
   const Version extension = version_of_file("../kernels/extensions/any_length.cu");
   EXPECT_EQ(extension.track, Track::extension);
@@ -485,9 +486,12 @@ TEST(Registration, OtherPathsAreRefusedWithTheFormsThatAreAllowed) {
       version_of_file(path);
       FAIL();
     } catch (const std::invalid_argument& error) {
-      EXPECT_THAT(error.what(),
-                  HasSubstr("allowed: kernels/NN_name.cu, kernels/hopper/NN_name.cu, kernels/backward/BNN_name.cu, "
-                            "kernels/backward/hopper/BNN_name.cu, kernels/decoding/DNN_name.cu, kernels/extensions/"));
+      EXPECT_THAT(
+          error.what(),
+          HasSubstr(
+              "allowed: kernels/NN_name.cu, kernels/hopper/NN_name.cu, kernels/backward/BNN_name.cu, "
+              "kernels/backward/hopper/BNN_name.cu, kernels/decoding/DNN_name.cu, kernels/decoding/hopper/DNN_name.cu, "
+              "kernels/extensions/"));
     }
   }
 }
