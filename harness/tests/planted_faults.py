@@ -3998,10 +3998,10 @@ FAULTS += [
         "the sums of the warps are added before they are there",
         "D11_parallel_combine",
         "Add the sums of the four warps",
-        "  __syncthreads();\n",
+        "__syncthreads();",
         "",
         "race",
-        "Add the sums of the four warps + 8",
+        "Add the sums of the four warps + 10",
     ),
     Fault(
         "l of the other warps is left out",
