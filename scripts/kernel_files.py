@@ -22,7 +22,7 @@ class KernelFile:
     @property
     def number(self) -> int | None:
         """Its place on the ladder and the Hopper track. None: an extension, or a version of another track."""
-        is_other = self.is_backward or Path(self.file).parent.name in ("extensions", "decoding")
+        is_other = self.is_backward or self.is_decoding or Path(self.file).parent.name == "extensions"
         return None if is_other else number_of(self.stem)
 
     @property
@@ -31,7 +31,7 @@ class KernelFile:
 
     @property
     def is_decoding(self) -> bool:
-        return Path(self.file).parent.name == "decoding"
+        return self.file.startswith("kernels/decoding/")
 
     @property
     def kernel(self) -> str:
