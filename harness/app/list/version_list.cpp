@@ -167,7 +167,8 @@ int list_versions(const Options& options) {
       row += to_the_right(is_stale ? paint.notable(figure) : figure, device);
       stale = stale || is_stale;
     }
-    row += fmt::format("{}", fmt::join(configuration_names(version, options.paths), ", "));
+    const std::size_t left = output_width() - std::min(output_width(), display_width(row));
+    row += shortened(fmt::format("{}", fmt::join(configuration_names(version, options.paths), ", ")), left);
     const std::string idea = in_short(read_header_comment(source_file(version, options.paths.source)).idea);
     if (in_row) {
       row = pad(row, display_width(header)) + "  ";
