@@ -23,7 +23,6 @@ namespace {
 
 using nlohmann::json;
 using testing::AllOf;
-using testing::ElementsAre;
 using testing::EndsWith;
 using testing::HasSubstr;
 using testing::StartsWith;
@@ -292,8 +291,8 @@ TEST(Support, TheConfigurationHasTheProblemsHeadDim) {
   problem.head_dim = 96;
   EXPECT_EQ(why_unsupported(version, *find_configuration(version, problem, "", some_gpu()).configuration, problem),
             "head_dim 96 is not supported by 06_swizzle; allowed: 64, 128");
-  EXPECT_THAT(head_dims(version, Dtype::fp16), ElementsAre(64, 128));
-  EXPECT_THAT(head_dims(version, Dtype::bf16), ElementsAre(128));
+  EXPECT_THAT(head_dims(version, Dtype::fp16), testing::ElementsAre(64, 128));
+  EXPECT_THAT(head_dims(version, Dtype::bf16), testing::ElementsAre(128));
 }
 
 TEST(Support, MemoryCountsTensorsWorkspaceAndFlush) {
