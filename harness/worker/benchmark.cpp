@@ -15,15 +15,25 @@ constexpr std::chrono::milliseconds kWarmUpTime{300};
 // Enqueued together, so that the GPU is never idle between them and the time excludes the launch itself.
 constexpr int kBatch = 50;
 
+// The rounds are enqueued as those that are timed: if the host is busy, the GPU must not be idle meanwhile, because it would then
+// begin with a higher clock than it can keep.
 void warm_up(const std::vector<Timed>& timed, const Stream& stream, EventWriter& events) {
   const auto start = std::chrono::steady_clock::now();
-  for (int i = 0; i < kWarmUpLaunches || std::chrono::steady_clock::now() - start < kWarmUpTime; ++i) {
-    events.progress("warm up", std::min(i, kWarmUpLaunches), kWarmUpLaunches);
-    for (const Timed& each : timed) {
-      each.launch(stream);
-      each.wait();
-    }
+  const auto passed = [&] { return std::chrono::steady_clock::now() - start; };
+  const auto run = [&](int rounds) {
+    for (int i = 0; i < rounds; ++i)
+      for (const Timed& each : timed) each.launch(stream);
+    for (const Timed& each : timed) each.wait();
+  };
+  std::chrono::nanoseconds round{};
+  for (int i = 0; i < kWarmUpLaunches; ++i) {
+    events.progress("warm up", i, kWarmUpLaunches);
+    const auto before = passed();
+    run(1);
+    round = std::max<std::chrono::nanoseconds>(passed() - before, std::chrono::microseconds(1));
   }
+  while (passed() < kWarmUpTime)
+    run(static_cast<int>(std::clamp<std::int64_t>((kWarmUpTime - passed()) / round + 1, 1, kBatch)));
 }
 
 }  // namespace
