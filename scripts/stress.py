@@ -193,6 +193,8 @@ def decoding_cases(c: Configuration) -> list[Case]:
         with_fields(case(f"{queries} queries", c, (2, 6, queries, 3 * kv + 1)), kv_heads=2)
         for queries in range(1, c.most_queries + 1)
     ]
+    if "causal" in c.solves:
+        found += [with_fields(one, causal=True) for one in tuple(found[-c.most_queries :])]
     return found
 
 
@@ -236,7 +238,7 @@ def random_case(c: Configuration, seed: int) -> Case:
     if "paged" in c.solves and draw.random() < 0.7:
         fields["page_size"] = draw.choice([16, 32, 64, 256])
     if "append" in c.solves and draw.random() < 0.5:
-        fields |= {"append": True, "lengths": []}
+        fields |= {"append": True, "lengths": [], "causal": False}
         fields["lengths_kv"] = [draw.choice([1, keys, draw.randint(1, keys)]) for _ in range(batch)]
         if draw.random() < 0.7:
             fields["rotary_dim"] = 16 * draw.randint(1, c.head_dim // 16)

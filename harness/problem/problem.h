@@ -80,7 +80,7 @@ double floating_point_operations(const AttentionProblem& problem);
 double tensor_bytes(const AttentionProblem& problem);
 
 /// With so few queries, K and V are read faster than they are used for, and the problem is one of decoding.
-constexpr std::int64_t kMostDecodingQueries = 8;
+constexpr std::int64_t kMostDecodingQueries = 16;
 inline bool is_decoding(const AttentionProblem& problem) { return problem.seq_len <= kMostDecodingQueries; }
 /// The metric of decoding: bytes of K and V, without padding and each counted once, per second, in units of 10^9. `tflops` is
 /// the same time as TFLOP/s.

@@ -95,6 +95,11 @@ std::optional<std::string> why_not_appended(const AttentionProblem& problem, con
   if (problem.append && (problem.packed || !problem.lengths.empty()))
     return fmt::format("{} and {} exclude each other: every batch entry has a new token; choose one of them", append,
                        words.extension(problem.packed ? "packed" : "lengths"));
+  if (problem.append && problem.causal)
+    return fmt::format(
+        "{} and {} exclude each other: the new key is the last one, which only the last query would see; "
+        "choose one of them",
+        append, words.extension("causal"));
   if (problem.append && std::ranges::count(problem.lengths_kv, 0) > 0)
     return fmt::format("{} 0 is out of range with {}, because the new key is counted; allowed: 1 and above",
                        words.extension("lengths_kv"), append);

@@ -416,7 +416,7 @@ TEST(Problem, DecodingIsMeasuredInBytesOfKAndV) {
   EXPECT_DOUBLE_EQ(kv_gb_per_s(problem, tflops_in_a_millisecond()), bytes / 4 / 1e-3 * 1e-9);
   problem.lengths_kv.assign(16, 0);
   EXPECT_EQ(kv_gb_per_s(problem, 0), 0);
-  problem.seq_len = 9;
+  problem.seq_len = 17;
   EXPECT_FALSE(is_decoding(problem));
 }
 

@@ -491,6 +491,12 @@ void add_decoding(Sets& sets, const Version& version, const Configuration& confi
                   .problem = cache,
                   .distribution = Distribution::offset_mean,
                   .sms = 2});
+  if (version.solves.causal) {  // some queries see no key; with three heads, they begin anywhere in a tile of rows
+    sets.push_back(sets.back());
+    sets.back().name = "several causal queries, caches of several lengths";
+    sets.back().problem.heads = 6;
+    sets.back().problem.causal = true;
+  }
 
   // More batch entries than a warp has lanes, of which one has most of the keys.
   AttentionProblem one_long = small_problem(configuration);

@@ -29,6 +29,8 @@ inline constexpr std::array<StandardShape, 5> kDecodingShapes = {
 constexpr std::int64_t kDecodingHeads = 32;
 inline constexpr std::array<std::int64_t, 2> kDecodingKvHeads = {8, 32};
 constexpr StandardShape kDefaultDecodingShape = kDecodingShapes[2];
+/// Queries of a sequence, where it has more than one.
+constexpr std::int64_t kSeveralQueries = 4;
 /// Keys in a page of K and V, on a GPU and on the virtual one.
 constexpr std::int64_t kStandardPageSize = 64;
 constexpr StandardShape kEmulatorDecodingShape{2, 1024};

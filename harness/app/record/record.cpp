@@ -133,6 +133,12 @@ std::vector<AttentionProblem> decoding_problems(const Version& version) {
       problems.back().page_size = kStandardPageSize;
     }
   }
+  if (version.solves.causal)
+    for (const StandardShape& shape : kDecodingShapes) {
+      AttentionProblem& problem = add(shape, kDecodingKvHeads.front(), Dtype::fp16);
+      problem.seq_len = kSeveralQueries;
+      problem.causal = true;
+    }
   const auto add_appended = [&](std::int64_t rotary_dim) {
     for (const StandardShape& shape : kDecodingShapes) {
       AttentionProblem& problem = add(shape, kDecodingKvHeads.front(), Dtype::fp16);
@@ -165,6 +171,11 @@ std::vector<AttentionProblem> emulator_decoding_problems(const Version& version,
   if (version.solves.paged) {
     problems.push_back(first);
     problems.back().page_size = kStandardPageSize;
+  }
+  if (version.solves.causal) {
+    problems.push_back(first);
+    problems.back().seq_len = kSeveralQueries;
+    problems.back().causal = true;
   }
   if (version.solves.append) {
     problems.push_back(first);
