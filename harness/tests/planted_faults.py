@@ -4026,6 +4026,41 @@ FAULTS += [
         "32 * Traits::kCombineWarps",
         "32",
     ),
+    Fault(
+        "the mask is missing",
+        "D13_several_queries",
+        "The keys that each row sees",
+        "causal ? num_queries - 1 - query : 0",
+        "0",
+    ),
+    Fault(
+        "the mask is aligned at the upper left",
+        "D13_several_queries",
+        "The keys that each row sees",
+        "causal ? num_queries - 1",
+        "causal ? num_keys - 1",
+    ),
+    Fault(
+        "padded queries are counted",
+        "D13_several_queries",
+        "The keys that each row sees",
+        "lengths != nullptr ? lengths[batch] : args.seq_len",
+        "args.seq_len",
+    ),
+    Fault(
+        "there are tiles for the rows of one query only",
+        "D13_several_queries",
+        "The line, which every warp",
+        "args.heads / kv_heads * args.seq_len - 1",
+        "args.heads / kv_heads - 1",
+    ),
+    Fault(
+        "combine takes the row of another query",
+        "D13_several_queries",
+        "Which CTAs have parts",
+        "query * group_heads + head % group_heads",
+        "query + head % group_heads * args.seq_len",
+    ),
 ]
 
 # Probes, not faults: these print a line for each row whose maximum changes when O is already relative to it, which is
