@@ -332,10 +332,11 @@ class Facts:
         mixed: bool = False,
         append: bool = False,
         rotary: bool = False,
+        queries: int = 1,
     ) -> float:
-        """The metric of the decoding track, by `harness --record`, for one query and 32 heads in fp16. page_size 0:
-        K and V are not paged. mixed: the sequences have different lengths, of at most `keys`. append: the last key of
-        each is new; rotary: and rotated, as the query is."""
+        """The metric of the decoding track, by `harness --record`, for one query, or several causal ones, and 32 heads
+        in fp16. page_size 0: K and V are not paged. mixed: the sequences have different lengths, of at most `keys`.
+        append: the last key of each is new; rotary: and rotated, as the query is."""
         found = [
             result["kv_gb_per_s"]
             for result in self._profile(DEVICE, kernel)["results"]
@@ -346,6 +347,7 @@ class Facts:
             and result["problem"].get("page_size", 0) == page_size
             and result["problem"].get("append", False) == (append or rotary)
             and ("rotary_dim" in result["problem"]) == rotary
+            and result["problem"]["seq_len"] == queries
         ]
         if not found:
             raise NotRecordedError(f"{kernel} is not recorded at batch {batch} with {keys} keys")

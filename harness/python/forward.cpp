@@ -77,12 +77,23 @@ class Workspace {
   void* data_ = nullptr;
 };
 
+// A graph would copy numbers from memory of the host that is free by the time of its launch.
+void refuse_in_capture(cudaStream_t stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  check(cudaStreamIsCapturing(stream, &status), "querying whether the stream is captured");
+  if (status != cudaStreamCaptureStatusNone)
+    throw UsageError(
+        "the lengths of sequences are numbers of Python, which a CUDA graph cannot keep; give decode() an array on the "
+        "GPU, or call outside of the capture");
+}
+
 /// Lengths of sequences, or their sums, in such memory.
 class DeviceLengths {
  public:
   DeviceLengths(const Version& version, const std::vector<std::int64_t>& lengths, cudaStream_t stream)
       : memory_(version, lengths.size() * sizeof(int), stream) {
     if (lengths.empty()) return;
+    refuse_in_capture(stream);
     const std::vector<int> numbers(lengths.begin(), lengths.end());  // CUDA has read them by the time the call returns
     check(cudaMemcpyAsync(memory_.data(), numbers.data(), numbers.size() * sizeof(int), cudaMemcpyHostToDevice, stream),
           "copying the lengths to the GPU");

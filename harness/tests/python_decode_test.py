@@ -108,6 +108,31 @@ def test_pages_can_be_shared(fl: ModuleType) -> None:
     assert_close(out[1:], attention_and_lse(Q[1:2], *beginning)[0])
 
 
+@pytest.mark.parametrize("count", [2, 5, 16])
+def test_causal_queries_see_a_key_less_each(fl: ModuleType, count: int) -> None:
+    queries = normal(BATCH, count, 6, 128, seed=9)
+    out, lse = fl.decode(queries, K_PAGES, V_PAGES, LENGTHS, TABLE, causal=True, return_lse=True)
+    for b, n in enumerate(LENGTHS):
+        for i in range(count):
+            seen = max(n - (count - 1 - i), 0)
+            if seen == 0:
+                assert not out[b, i].any() and np.isneginf(lse[b, :, i]).all()
+                continue
+            rows = queries[b : b + 1, i : i + 1], K[b : b + 1, :seen], V[b : b + 1, :seen]
+            wanted, wanted_lse = attention_and_lse(*rows)
+            assert_close(out[b : b + 1, i : i + 1], wanted)
+            assert_close(lse[b : b + 1, :, i : i + 1], wanted_lse)
+
+
+def test_a_single_query_sees_all_keys(fl: ModuleType) -> None:
+    """So every version accepts one that is causal, also with a new token."""
+    options: list[dict[str, Any]] = [{}, {"kernel": "D11"}, {"k_new": NEW_K, "v_new": NEW_V}]
+    for given in options:
+        caches = K.copy(), V.copy()
+        out = fl.decode(Q, *caches, LENGTHS, **given)
+        assert np.array_equal(fl.decode(Q, *caches, LENGTHS, causal=True, **given), out), "bit for bit"
+
+
 # ---- A new token ----
 
 
@@ -232,7 +257,7 @@ REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "a table of two batch entries": ({"page_table": TABLE[:2]}, ValueError, "page_table has shape (2, 5); it must be "),
     "a table of floats": ({"page_table": TABLE.astype(np.float32)}, TypeError, "page_table has dtype float32"),
     "pages of 31 keys": ({"k_cache": K_PAGES[:, :31], "v_cache": V_PAGES[:, :31]}, ValueError, " 31 is out of range"),
-    "nine queries": ({"q": normal(BATCH, 9, 4, 128)}, ValueError, "9 is not supported by "),
+    "seventeen queries": ({"q": normal(BATCH, 17, 4, 128)}, ValueError, "17 is not supported by "),
     "a version that needs many queries": ({"kernel": "16"}, ValueError, "is not made for few queries"),
     "a version without pages": ({"kernel": "D05"}, ValueError, "page_size"),
     "other shapes": ({"v_cache": V_PAGES[:5]}, ValueError, "k_cache has shape "),
@@ -289,6 +314,17 @@ REFUSED |= {
         ValueError,
         "rotary_cos is not supported by D09_append",
     ),
+    "several causal queries and a new token": (
+        NEW | {"page_table": NEW_TABLE, "q": normal(BATCH, 2, 4, 128), "causal": True},
+        ValueError,
+        "exclude each other",
+    ),
+    "several causal queries with D11": (
+        {"q": normal(BATCH, 2, 4, 128), "causal": True, "kernel": "D11"},
+        ValueError,
+        "causal=True is not supported by D11_parallel_combine; leave it out, or use D13_several_queries ",
+    ),
+    "causal=1": ({"causal": 1}, TypeError, "causal is 1; allowed: True, False"),
     "rotary_interleaved=1": ({"rotary_interleaved": 1}, TypeError, "rotary_interleaved is 1"),
     "a version without new tokens": (NEW | {"kernel": "D08", "page_table": NEW_TABLE}, ValueError, "k_new is not "),
     "a cache that cannot be written to": (NEW | {"k_cache": read_only(K_PAGES)}, ValueError, "k_cache"),

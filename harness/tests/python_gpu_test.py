@@ -223,6 +223,71 @@ def test_a_cuda_graph(fl: ModuleType) -> None:
     assert_close(out, reference(*arrays))
 
 
+def a_cache_in_pages() -> tuple[list[torch.Tensor], dict[str, torch.Tensor]]:
+    """What decode() takes, and a new token of each sequence."""
+    lengths = torch.tensor([100, 0, 400], dtype=torch.int32, device="cuda")
+    table = torch.randperm(24, generator=torch.Generator().manual_seed(4)).reshape(3, 8).to("cuda", torch.int32)
+    pages = [normal(24, 64, 2, 128, seed=seed) for seed in (2, 3)]
+    new = {name: normal(3, 1, 2, 128, seed=seed) for name, seed in (("k_new", 5), ("v_new", 6))}
+    return [normal(3, 1, 8, 128, seed=1), *pages, lengths, table], new
+
+
+def test_a_cuda_graph_of_a_decoding_step(fl: ModuleType) -> None:
+    """Each replay appends a token where the lengths are by then. The graph has a workspace of its own."""
+    arrays, new = a_cache_in_pages()
+    q, k_pages, v_pages, lengths, table = arrays
+    out = torch.empty_like(q)
+    fl.decode(q, k_pages.clone(), v_pages.clone(), lengths, table, **new)  # loads the code, which a capture cannot
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        fl.decode(*arrays, **new, out=out)
+        lengths.add_(1)
+    for step in range(3):
+        for i, array in enumerate((q, *new.values())):
+            array.copy_(normal(*array.shape, seed=10 * step + 20 + i))
+        before = lengths.tolist()
+        eager = fl.decode(q, k_pages.clone(), v_pages.clone(), lengths.clone(), table, **new)
+        out.zero_()
+        graph.replay()
+        assert torch.equal(out, eager), "bit for bit"
+        assert lengths.tolist() == [length + 1 for length in before]
+        for b, length in enumerate(lengths.tolist()):
+            k, v = (pages[table[b].long()].flatten(0, 1)[None, :length] for pages in (k_pages, v_pages))
+            assert torch.equal(k[0, -1], new["k_new"][b, 0])
+            k, v = (array.repeat_interleave(4, dim=2) for array in (k, v))
+            assert_close(out[b : b + 1], reference(q[b : b + 1], k, v))
+
+
+@pytest.mark.parametrize("queries", [1, 4])
+def test_a_cuda_graph_of_causal_queries(fl: ModuleType, queries: int) -> None:
+    if queries > 1 and torch.cuda.get_device_capability()[0] != 9:
+        pytest.skip("several causal queries need a Hopper GPU")
+    (_, *cache), _ = a_cache_in_pages()
+    q, lengths = normal(3, queries, 8, 128, seed=7), cache[2]
+    out = fl.decode(q, *cache, causal=True).zero_()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        fl.decode(q, *cache, causal=True, out=out)
+    for length in (400, 2, 511):
+        lengths.fill_(length)
+        graph.replay()
+        assert torch.equal(out, fl.decode(q, *cache, causal=True)), "bit for bit"
+        assert out[:, -1].any(), "the last query sees keys"
+
+
+def test_a_cuda_graph_cannot_keep_numbers_of_python(fl: ModuleType) -> None:
+    (q, k_pages, v_pages, lengths, table), _ = a_cache_in_pages()
+    expected = fl.decode(q, k_pages, v_pages, lengths, table)
+    out = torch.empty_like(q)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        with pytest.raises(ValueError, match="numbers of Python, which a CUDA graph cannot keep"):
+            fl.decode(q, k_pages, v_pages, [100, 0, 400], table, out=out)
+        fl.decode(q, k_pages, v_pages, lengths, table, out=out)  # the capture goes on
+    graph.replay()
+    assert torch.equal(out, expected)
+
+
 def test_threads(fl: ModuleType) -> None:
     q, k, v = inputs()
     expected = fl.forward(q, k, v)

@@ -281,6 +281,7 @@ def decode(
     rotary_cos: Array | None = None,
     rotary_sin: Array | None = None,
     rotary_interleaved: bool = True,
+    causal: bool = False,
     kernel: str | int | None = None,
     out: Array | None = None,
     softmax_scale: float | None = None,
@@ -289,9 +290,10 @@ def decode(
 ) -> Array | tuple[Array, Array]:
     """softmax(softmax_scale · q k_cacheᵀ) v_cache for few queries and many keys, as when text is generated.
 
-    q has shape [batch, queries, heads, head_dim], with at most 8 queries, each of which sees all keys of its batch
-    entry. k_cache and v_cache have shape [batch, room, heads of k, head_dim], where the heads of q are a multiple of
-    those of k. All three are float16, or all are bfloat16; strides and alignment are those of forward().
+    q has shape [batch, queries, heads, head_dim], with at most 16 queries, and at most 8 on a GPU before Hopper. Each
+    sees all keys of its batch entry, unless they are causal. k_cache and v_cache have shape [batch, room, heads of k,
+    head_dim], where the heads of q are a multiple of those of k. All three are float16, or all are bfloat16; strides
+    and alignment are those of forward().
 
     lengths        how many keys of the cache are in use in each batch entry, from 0 to `room`: int32 [batch] where q
                    is, as flash_attn_with_kvcache's cache_seqlens, or numbers of Python; None is `room` for all. With 0,
@@ -311,6 +313,9 @@ def decode(
                    are rotated by the angles of row lengths[b]. The cache then has the rotated key
     rotary_interleaved
                    whether elements 2i and 2i + 1 are a pair (GPT-J), or i and i + rotary_dim / 2 (GPT-NeoX, Llama)
+    causal         whether the last of several queries sees all keys, and each earlier one a key less than the next, as
+                   when a model checks tokens that were guessed. The keys of all of them are in the cache already:
+                   several causal queries exclude k_new. Needs a Hopper GPU, or the virtual one
     kernel         a version of the decoding track, "D08"; None is the newest one that solves the problem
     out, softmax_scale, return_lse, config
                    as in forward()
@@ -319,14 +324,23 @@ def decode(
 
     In host memory, lengths and pages that are out of range are refused. On a GPU, decode() would have to wait for their
     values, so it does not look at them: the kernel replaces a page that does not exist by the last one, and lengths
-    must be right. If lengths is None or an array, a call can be captured in a CUDA graph after an earlier one has
-    loaded the kernel: nothing is copied to or from the GPU, and the workspace is allocated in stream order.
+    must be right.
+
+    On a GPU, a call can be captured in a CUDA graph if lengths is None or an array, and an earlier call with the same
+    options has loaded the kernel: the call waits for nothing, copies nothing from or to the host, and its workspace is
+    allocated in stream order (cudaMallocAsync), so it becomes a part of the graph. A replay reads what the arrays
+    contain by then, lengths and page_table included. Numbers of Python are refused while a stream is captured, because
+    each replay would read them again. An array of JAX cannot be captured: the call waits for the result.
 
     Raises what forward() raises.
     """
     if not isinstance(rotary_interleaved, bool):
         raise TypeError(f"rotary_interleaved is {rotary_interleaved!r}; allowed: True, False")
-    asked: dict[str, object] = {"rotary_interleaved": True} if rotary_interleaved and rotary_cos is not None else {}
+    if not isinstance(causal, bool):
+        raise TypeError(f"causal is {causal!r}; allowed: True, False")
+    _arrays.library_of("q", q)  # has a shape
+    asked: dict[str, object] = {"causal": causal and tuple(q.shape[1:2]) != (1,)}  # a single query sees all keys
+    asked["rotary_interleaved"] = rotary_interleaved and rotary_cos is not None
     optional: dict[str, _arrays.AnyArray | None] = {"out": out, "page_table": page_table}
     optional |= {"k_new": k_new, "v_new": v_new, "rotary_cos": rotary_cos, "rotary_sin": rotary_sin}
     if hasattr(type(lengths), "__dlpack__"):
