@@ -6,8 +6,8 @@
 // Changed     Row r is head r % group_heads of query r / group_heads. A segment has up to 16 rows, whatever their queries are.
 //             Because the query of a row decides which keys it sees, each row has its own limit, and queries can be causal.
 // Prediction  With one query, the speed of D12, or at batch 1 up to 1 % less, for divisions at the ends of a part. With four
-//             queries and four heads in a group, K and V are read once, not four times: four times the GB/s of D12 at batch 16
-//             and 64, where memory is the limit. With eight queries, also four times: they are read twice, not eight times.
+//             queries and four heads in a group, K and V are read once, not four times: three to four times the GB/s of D12 at
+//             batch 16 and 64. Its CTAs read the same keys at about the same time, so L2 can serve some of their copies.
 
 #include <algorithm>
 #include <bit>
