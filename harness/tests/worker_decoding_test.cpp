@@ -92,6 +92,25 @@ TEST(Decoding, ANewTokenHasARowAndPerhapsAnglesOfEveryBatchEntry) {
   EXPECT_EQ(why_impossible(appended), std::nullopt);
   appended.lengths = {1, 0};
   EXPECT_THAT(why_impossible(appended).value_or(""), StartsWith("--append and --lengths exclude each other"));
+  appended.lengths.clear();
+  appended.causal = true;
+  EXPECT_THAT(why_impossible(appended).value_or(""), StartsWith("--append and --causal exclude each other"));
+}
+
+TEST(Decoding, SeveralQueriesAreCausalToo) {
+  Version version = kVersion;
+  const auto causal_sets = [&] {
+    const auto sets = check_sets(version, kConfiguration, kProblem, {});
+    for (const CheckSet& set : sets) EXPECT_EQ(why_unsupported(version, kConfiguration, set.problem), std::nullopt);
+    return std::ranges::count_if(sets, [&](const CheckSet& set) {
+      const AttentionProblem& p = set.problem;
+      return p.causal && p.seq_len == version.most_queries && std::ranges::count(p.lengths_kv, 1) > 0 &&
+             p.lengths.size() == p.lengths_kv.size() && p.heads == 3 * p.kv_heads;
+    });
+  };
+  EXPECT_EQ(causal_sets(), 0);
+  version.solves.causal = true;
+  EXPECT_EQ(causal_sets(), 1);
 }
 
 TEST(Decoding, NewTokensAreAppendedToPagesAndRotatedInBothWays) {

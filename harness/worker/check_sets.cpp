@@ -494,8 +494,7 @@ void add_decoding(Sets& sets, const Version& version, const Configuration& confi
   if (version.solves.causal) {  // some queries see no key; with three heads, they begin anywhere in a tile of rows
     sets.push_back(sets.back());
     sets.back().name = "several causal queries, caches of several lengths";
-    sets.back().problem.heads = 6;
-    sets.back().problem.causal = true;
+    sets.back().problem.heads = 6, sets.back().problem.causal = true;
   }
 
   // More batch entries than a warp has lanes, of which one has most of the keys.
