@@ -9,8 +9,8 @@
             of a version that solves any length: 1 row or key, and numbers of them next to multiples of the tiles; if it
             solves causal problems, the same with the mask, and with the data below and several query tiles
             of a version that solves grouped heads: 1, 2 and 3 heads of K and V for 6 of Q, also causal
-            of a version for few queries: caches of all lengths around whole tiles, also in pages and with new tokens,
-            and 1 to 8 queries
+            of a version for few queries: caches of all lengths around whole tiles, also in pages, in 8 bits, with new
+            tokens, and 1 to 8 queries
             of a version that solves windows: widths next to multiples of the tiles, on one side and on both
             of an extension: problems with all the fields that it solves, drawn from a seed
             batch 70,000 and heads 70,000: right, or refused with the limit
@@ -189,6 +189,8 @@ def decoding_cases(c: Configuration) -> list[Case]:
         turned = [{"rotary_dim": dim} for dim in range(16, c.head_dim + 1, 16)]
         turned += [fields | {"rotary_interleaved": True} for fields in turned]
         found += [with_fields(appended, **fields) for fields in turned]
+    if "fp8_cache" in c.solves:
+        found += [with_fields(one, fp8_cache=True) for one in tuple(found) if "append" not in one.problem]
     found += [
         with_fields(case(f"{queries} queries", c, (2, 6, queries, 3 * kv + 1)), kv_heads=2)
         for queries in range(1, c.most_queries + 1)
@@ -243,6 +245,8 @@ def random_case(c: Configuration, seed: int) -> Case:
         if draw.random() < 0.7:
             fields["rotary_dim"] = 16 * draw.randint(1, c.head_dim // 16)
             fields["rotary_interleaved"] = draw.random() < 0.5
+    if "fp8_cache" in c.solves and "append" not in fields and draw.random() < 0.5:
+        fields["fp8_cache"] = True
     if draw.random() < 0.5 and "packed" in c.solves:
         entries = draw.randint(1, 9)
         for name, size in (("lengths", queries), ("lengths_kv", keys)):

@@ -44,6 +44,9 @@ struct ExtendedArgs : AttentionArgs {
   const void *rotary_cos = nullptr, *rotary_sin = nullptr;
   int rotary_dim = 0;
   bool rotary_interleaved = false;
+  // [batch][kv_heads], in device memory, if K and V are e4m3 and Q is not (FlashAttention-3's k_descale and v_descale): what their
+  // elements are multiplied by; otherwise nullptr.
+  const float *K_scales = nullptr, *V_scales = nullptr;
   // Changes of the scores S = softmax_scale · Q Kᵀ, in this order.
   float softcap = 0;                    // above 0: S becomes softcap · tanh(S / softcap)
   const float* alibi_slopes = nullptr;  // [heads], in device memory: S -= slope · |i + seq_len_kv - seq_len - j|

@@ -61,6 +61,10 @@ struct AttentionProblem {
   std::int64_t rotary_dim = 0;
   bool rotary_interleaved = false;
 
+  // K and V are e4m3, of 8 bits, and Q and O have the type above. Each head of K and of V has a scale in each batch entry, and an
+  // element represents itself times this scale: the FP8 KV cache of FlashAttention-3, vLLM and FlashInfer.
+  bool fp8_cache = false;
+
   // Changes of the scores S = scale · Q Kᵀ, in this order. softcap (Gemma 2): S becomes softcap · tanh(S / softcap); 0: none.
   // alibi (Press et al., 2022): each head subtracts its slope times the distance |i + seq_len_kv - seq_len - j| of key j. sinks
   // (gpt-oss): each head has one score more, which takes part in the sum of a row that sees a key, and has no value.

@@ -82,6 +82,7 @@ struct Solves {
   bool paged = false;        // any AttentionProblem::page_size
   bool append = false;       // AttentionProblem::append
   bool rotary = false;       // any AttentionProblem::rotary_dim and rotary_interleaved
+  bool fp8_cache = false;    // AttentionProblem::fp8_cache, true as well as false
   bool scores = false;       // any AttentionProblem::softcap, alibi and sinks
   bool dropout = false;      // any AttentionProblem::dropout_p, dropout_seed and dropout_offset
   bool log_sum_exp = false;  // not a problem, but an output: ExtendedArgs::log_sum_exp

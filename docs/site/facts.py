@@ -333,10 +333,12 @@ class Facts:
         append: bool = False,
         rotary: bool = False,
         queries: int = 1,
+        fp8_cache: bool = False,
     ) -> float:
         """The metric of the decoding track, by `harness --record`, for one query, or several causal ones, and 32 heads
         in fp16. page_size 0: K and V are not paged. mixed: the sequences have different lengths, of at most `keys`.
-        append: the last key of each is new; rotary: and rotated, as the query is."""
+        append: the last key of each is new; rotary: and rotated, as the query is. fp8_cache: K and V are
+        e4m3."""
         found = [
             result["kv_gb_per_s"]
             for result in self._profile(DEVICE, kernel)["results"]
@@ -348,6 +350,7 @@ class Facts:
             and result["problem"].get("append", False) == (append or rotary)
             and ("rotary_dim" in result["problem"]) == rotary
             and result["problem"]["seq_len"] == queries
+            and result["problem"].get("fp8_cache", False) == fp8_cache
         ]
         if not found:
             raise NotRecordedError(f"{kernel} is not recorded at batch {batch} with {keys} keys")

@@ -67,6 +67,8 @@ inline constexpr std::tuple kFields{
                         /*least=*/16},
     Field<bool>{"rotary_interleaved", &AttentionProblem::rotary_interleaved, "",
                 "Rotates pairs of neighbours, not of an element of each half", &Solves::rotary},
+    Field<bool>{"fp8_cache", &AttentionProblem::fp8_cache, "",
+                "K and V are e4m3, of 8 bits, with a scale for each head of a batch entry", &Solves::fp8_cache},
     Field<double>{"softcap", &AttentionProblem::softcap, "X", "Caps each score S smoothly: X · tanh(S / X) (no cap)",
                   &Solves::scores},
     Field<bool>{"alibi", &AttentionProblem::alibi, "",

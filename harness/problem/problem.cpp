@@ -26,11 +26,11 @@ constexpr std::pair<const char*, Dtype> kDtypes[] = {
 // matters to in_plainest_form(), visible_keys() and launch_args().
 constexpr auto kMembers = [](const AttentionProblem& problem) {
   const auto& [batch, heads, seq_len, seq_len_kv, head_dim, dtype, causal, kv_heads, window_left, window_right, lengths,
-               lengths_kv, packed, page_size, append, rotary_dim, rotary_interleaved, softcap, alibi, sinks, dropout_p,
-               dropout_seed, dropout_offset] = problem;
+               lengths_kv, packed, page_size, append, rotary_dim, rotary_interleaved, fp8_cache, softcap, alibi, sinks,
+               dropout_p, dropout_seed, dropout_offset] = problem;
   return std::tie(batch, heads, seq_len, seq_len_kv, head_dim, dtype, causal, kv_heads, window_left, window_right,
-                  lengths, lengths_kv, packed, page_size, append, rotary_dim, rotary_interleaved, softcap, alibi, sinks,
-                  dropout_p, dropout_seed, dropout_offset);
+                  lengths, lengths_kv, packed, page_size, append, rotary_dim, rotary_interleaved, fp8_cache, softcap,
+                  alibi, sinks, dropout_p, dropout_seed, dropout_offset);
 };
 static_assert(std::tuple_size_v<decltype(kMembers(AttentionProblem{}))> == std::tuple_size_v<decltype(kFields)>,
               "harness/problem/fields.h describes every member of AttentionProblem");
@@ -255,20 +255,23 @@ double floating_point_operations(const AttentionProblem& problem) {
   return 4.0 * of_one_head * problem.heads * problem.head_dim;
 }
 
+double kv_element_bytes(const AttentionProblem& problem) {
+  return problem.dtype == Dtype::e4m3 || problem.fp8_cache ? 1 : 2;
+}
+
 double tensor_bytes(const AttentionProblem& problem) {
-  const double input_bytes = problem.dtype == Dtype::e4m3 ? 1 : 2, output_bytes = 2;
+  const double Q_bytes = problem.dtype == Dtype::e4m3 ? 1 : 2, O_bytes = 2;
   const bool packed = problem.packed && !problem.lengths.empty() && !problem.lengths_kv.empty();
   const double in_all = packed ? total_rows(problem) : 1.0 * problem.batch * problem.seq_len;
   const double in_all_kv = packed ? total_rows_kv(problem) : 1.0 * problem.batch * problem.seq_len_kv;
   const double rows = in_all * problem.heads, rows_kv = in_all_kv * num_kv_heads(problem);
-  return (input_bytes * (rows + 2 * rows_kv) + output_bytes * rows) * problem.head_dim;
+  return ((Q_bytes + O_bytes) * rows + 2 * kv_element_bytes(problem) * rows_kv) * problem.head_dim;
 }
 
 double kv_gb_per_s(const AttentionProblem& problem, double tflops) {
   double keys = 0;
   for (std::int64_t batch = 0; batch < problem.batch; ++batch) keys += num_keys(problem, batch);
-  const double element_bytes = problem.dtype == Dtype::e4m3 ? 1 : 2;
-  const double bytes = 2 * keys * num_kv_heads(problem) * problem.head_dim * element_bytes;
+  const double bytes = 2 * keys * num_kv_heads(problem) * problem.head_dim * kv_element_bytes(problem);
   const double operations = floating_point_operations(problem);
   return operations > 0 ? bytes / operations * tflops * 1e3 : 0;
 }
@@ -307,6 +310,10 @@ ExtendedArgs launch_args(const AttentionProblem& problem, const Tensors& tensors
     args.rotary_sin = tensors.rotary_sin;
     args.rotary_dim = static_cast<int>(problem.rotary_dim);
     args.rotary_interleaved = problem.rotary_interleaved;
+  }
+  if (problem.fp8_cache) {
+    args.K_scales = tensors.K_scales;
+    args.V_scales = tensors.V_scales;
   }
   args.softcap = static_cast<float>(problem.softcap);
   if (problem.alibi) args.alibi_slopes = tensors.alibi_slopes;

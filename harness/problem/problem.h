@@ -76,6 +76,8 @@ KeyRange visible_keys(const AttentionProblem& problem, std::int64_t batch, std::
 /// problem has half of the scores (Dao, FlashAttention-2, section 4.1), whatever the lengths; a problem with a window
 /// has only the scores that it does not hide.
 double floating_point_operations(const AttentionProblem& problem);
+/// Bytes of an element of K or V.
+double kv_element_bytes(const AttentionProblem& problem);
 /// Bytes of Q, K, V and O.
 double tensor_bytes(const AttentionProblem& problem);
 
@@ -98,6 +100,7 @@ struct Tensors {
   int page_table_width = 0, num_pages = 0;
   Tensor K_new = {}, V_new = {};
   const void *rotary_cos = nullptr, *rotary_sin = nullptr;
+  const float *K_scales = nullptr, *V_scales = nullptr;
 };
 /// The argument of a launch. Sizes fit 32 bits: see why_impossible().
 ExtendedArgs launch_args(const AttentionProblem& problem, const Tensors& tensors, float softmax_scale, void* workspace);

@@ -38,14 +38,19 @@ std::int64_t element_bytes(const Array& array) {
   return array.dtype == "float32" || array.dtype == "int32" ? 4 : dtype_of(array) == Dtype::e4m3 ? 1 : 2;
 }
 
+// Whether K and V have 8 bits, with scales of their own, and Q has 16. Only a cache may.
+bool has_fp8_cache(const Arrays& arrays) {
+  return arrays.k.name == "k_cache" && known_dtype(arrays.k) == Dtype::e4m3 && known_dtype(arrays.q) != Dtype::e4m3;
+}
+
 void check_dtypes(const Arrays& arrays) {
   const auto &q = arrays.q, &k = arrays.k, &v = arrays.v, &out = arrays.out;
   const auto& scales = arrays.scales;
   const Dtype dtype = dtype_of(q);
   for (const Array* other : {&k, &v})
-    if (known_dtype(*other) != dtype)
-      throw TypeError(
-          fmt::format("{} has dtype {} and q has dtype {}; they must be equal", other->name, other->dtype, q.dtype));
+    if (const Array& like = has_fp8_cache(arrays) ? k : q; known_dtype(*other) != known_dtype(like))
+      throw TypeError(fmt::format("{} has dtype {} and {} has dtype {}; they must be equal", other->name, other->dtype,
+                                  like.name, like.dtype));
   const bool in_8_bits = dtype == Dtype::e4m3;
   if (known_dtype(out) != (in_8_bits ? Dtype::fp16 : dtype))
     throw TypeError(fmt::format("{} has dtype {} and q has dtype {}; {}", out.name, out.dtype, q.dtype,
@@ -55,6 +60,16 @@ void check_dtypes(const Arrays& arrays) {
         "q has dtype {}, and scales is None; give a float32 array of shape [3, batch, heads]: what the elements of q, k and v "
         "are multiplied by",
         q.dtype));
+  for (const auto& [descale, name, cache] :
+       {std::tuple{&arrays.k_descale, "k_descale", &k}, {&arrays.v_descale, "v_descale", &v}}) {
+    if (has_fp8_cache(arrays) && !*descale)
+      throw TypeError(
+          fmt::format("{} has dtype {}, and {} is None; give a float32 array of shape [batch, heads of {}]: "
+                      "what its elements are multiplied by",
+                      cache->name, cache->dtype, name, cache->name));
+    if (!has_fp8_cache(arrays) && *descale)
+      throw TypeError(fmt::format("{} is given, and {} has dtype {}; leave it out", name, cache->name, cache->dtype));
+  }
   if (!in_8_bits && scales) throw TypeError(fmt::format("scales is given, and q has dtype {}; leave it out", q.dtype));
 }
 
@@ -272,6 +287,7 @@ std::string name_of(std::string_view field) {
       {"packed", "cu_seqlens_q"},
       {"page_size", "k_cache.shape[1] (page_size)"},
       {"append", "k_new"},
+      {"fp8_cache", "k_descale"},
       {"rotary_dim", "rotary_cos"},
       {"alibi", "alibi_slopes"},
       {"sinks", "sinks"},
@@ -344,6 +360,7 @@ AttentionProblem check_arrays(const Arrays& arrays, const AttentionProblem& aske
   problem.sinks = sinks.has_value();
   check_new_token(arrays, problem);
   problem.append = arrays.k_new.has_value();
+  problem.fp8_cache = has_fp8_cache(arrays);
   if (arrays.rotary_cos) problem.rotary_dim = 2 * arrays.rotary_cos->shape[1];
   problem = in_plainest_form(std::move(problem));
   if (const auto why = why_impossible(problem, kArguments)) throw UsageError(*why);
@@ -357,6 +374,8 @@ AttentionProblem check_arrays(const Arrays& arrays, const AttentionProblem& aske
         throw UsageError(fmt::format("{} has {} rows, and {} ends with {}; they must be equal", array->name,
                                      array->shape[1], name, rows));
   if (scales) check_numbers(*scales, {3, problem.batch, problem.heads}, "[3, batch, heads of q]");
+  for (const auto& descale : {&arrays.k_descale, &arrays.v_descale})
+    if (*descale) check_numbers(**descale, {problem.batch, k.shape[2]}, "[batch, heads of k_cache]");
   for (const auto& optional : {&alibi_slopes, &sinks})
     if (*optional) check_numbers(**optional, {problem.heads}, "[heads of q]");
   if (arrays.dout) {
@@ -421,7 +440,9 @@ Tensors tensors_of(const Arrays& arrays) {
           .K_new = arrays.k_new ? tensor_of(*arrays.k_new) : Tensor(),
           .V_new = arrays.v_new ? tensor_of(*arrays.v_new) : Tensor(),
           .rotary_cos = arrays.rotary_cos ? arrays.rotary_cos->data : nullptr,
-          .rotary_sin = arrays.rotary_sin ? arrays.rotary_sin->data : nullptr};
+          .rotary_sin = arrays.rotary_sin ? arrays.rotary_sin->data : nullptr,
+          .K_scales = floats(arrays.k_descale),
+          .V_scales = floats(arrays.v_descale)};
 }
 
 }  // namespace flash_ladder::python

@@ -36,6 +36,7 @@ struct Arrays {
   std::optional<Array> cache_lengths;        // int32 [batch], where the arrays are: ExtendedArgs::lengths_kv
   std::optional<Array> k_new, v_new;         // both or none: ExtendedArgs::K_new and V_new
   std::optional<Array> rotary_cos, rotary_sin;  // both or none: [rows, rotary_dim / 2], in the type of q
+  std::optional<Array> k_descale, v_descale;    // if only k and v have 8 bits: ExtendedArgs::K_scales and V_scales
   std::optional<Array> dout, dq, dk, dv;        // for gradients, all four; then `out` is an input
 
   /// Calls visit(array) for each array that is given, the output and the log-sum-exp included.
@@ -43,7 +44,7 @@ struct Arrays {
   void for_each(Visit visit) const {
     for (const Array* array : {&q, &k, &v, &out}) visit(*array);
     for (const auto* optional : {&scales, &alibi_slopes, &sinks, &lse, &page_table, &cache_lengths, &k_new, &v_new,
-                                 &rotary_cos, &rotary_sin, &dout, &dq, &dk, &dv})
+                                 &rotary_cos, &rotary_sin, &k_descale, &v_descale, &dout, &dq, &dk, &dv})
       if (optional->has_value()) visit(**optional);
   }
 };

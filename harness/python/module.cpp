@@ -185,6 +185,8 @@ class Handed {
                                       {"v_new", &arrays.v_new},
                                       {"rotary_cos", &arrays.rotary_cos},
                                       {"rotary_sin", &arrays.rotary_sin},
+                                      {"k_descale", &arrays.k_descale},
+                                      {"v_descale", &arrays.v_descale},
                                       {"dout", &arrays.dout},
                                       {"dq", &arrays.dq},
                                       {"dk", &arrays.dk},

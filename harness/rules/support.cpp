@@ -111,6 +111,19 @@ std::optional<std::string> why_not_appended(const AttentionProblem& problem, con
   return std::nullopt;
 }
 
+std::optional<std::string> why_no_fp8_cache(const AttentionProblem& problem, const Words& words) {
+  const std::string fp8_cache = words.extension("fp8_cache");
+  if (problem.fp8_cache && problem.dtype == Dtype::e4m3)
+    return fmt::format("{} is for Q of 16 bits, and with e4m3, K and V have 8 bits in any case; leave it out",
+                       fp8_cache);
+  if (problem.fp8_cache && problem.append)
+    return fmt::format(
+        "{} and {} exclude each other: a launch does not round a new token to 8 bits; write it into the "
+        "cache first",
+        fp8_cache, words.extension("append"));
+  return std::nullopt;
+}
+
 // Scores of all heads. Beyond this limit, workspace_bytes() could overflow, and Q, K, V and O alone take half a terabyte.
 constexpr double kMaxScores = 1ll << 58;
 
@@ -170,6 +183,7 @@ std::optional<std::string> why_impossible(const AttentionProblem& problem, const
     return fmt::format("{} and {} exclude each other: pages belong to batch entries; choose one of them",
                        words.extension("page_size"), words.extension("packed"));
   if (auto why = why_not_appended(problem, words)) return why;
+  if (auto why = why_no_fp8_cache(problem, words)) return why;
   if (!(problem.softcap >= 0) || !std::isfinite(static_cast<float>(problem.softcap)) ||
       (problem.softcap != 0 && static_cast<float>(problem.softcap) == 0))
     return fmt::format("{} {} is out of range; allowed: finite float32 numbers above 0, or 0 for no cap",

@@ -794,6 +794,20 @@ TEST(Isa, RareInstructionsOfALane) {
   for (const auto& one : cases) EXPECT_EQ(result_of(one.opcode, one.operands), one.expected) << one.opcode;
 }
 
+TEST(Isa, NumbersOf8BitsBecomeHalves) {
+  const auto converted = [](const char* type, std::uint32_t pair) {
+    const std::string cvt = fmt::format("cvt.rn.f16x2.{}x2 %r1, %rs1;\n", type);
+    const std::string store = "cvt.u64.u32 %rd1, %r1;\nst.global.b64 [%rd91], %rd1;\n";
+    return output_of(fmt::format("mov.b16 %rs1, {:#x};\n", pair) + cvt + store, {}, 1)[0];
+  };
+  EXPECT_EQ(converted("e4m3", 0xb87e), 0xbc005f00);  // -1 and 448
+  EXPECT_EQ(converted("e4m3", 0x0107), 0x18002300);  // 2^-9 and 7 · 2^-9
+  EXPECT_EQ(converted("e4m3", 0x8087), 0x8000a300);
+  EXPECT_EQ(converted("e4m3", 0x7f08), 0x7fff2400);  // NaN and 2^-6
+  EXPECT_EQ(converted("e5m2", 0xbc7b), 0xbc007b00);  // -1 and 57,344
+  EXPECT_EQ(converted("e5m2", 0x7c01), 0x7c000100);  // infinity and 2^-16
+}
+
 // As in CUB, in registers declared without a blank.
 TEST(Isa, OtherSpellings) {
   const Words output = output_of(

@@ -48,6 +48,7 @@ std::vector<AttentionProblem> each_field_changed() {
   add(&AttentionProblem::rotary_dim, 64);
   problems.push_back(problems.back());  // without rotary_dim, it has no effect
   problems.back().rotary_interleaved = true;
+  add(&AttentionProblem::fp8_cache, true);
   add(&AttentionProblem::softcap, 2.5);
   add(&AttentionProblem::alibi, true);
   add(&AttentionProblem::sinks, true);
@@ -412,6 +413,9 @@ TEST(Problem, DecodingIsMeasuredInBytesOfKAndV) {
   EXPECT_DOUBLE_EQ(kv_gb_per_s(problem, tflops_in_a_millisecond()), bytes / 1e-3 * 1e-9);
   problem.seq_len = 4;  // four times the operations, and the same bytes
   EXPECT_DOUBLE_EQ(kv_gb_per_s(problem, tflops_in_a_millisecond()), bytes / 1e-3 * 1e-9);
+  problem.fp8_cache = true;
+  EXPECT_DOUBLE_EQ(kv_gb_per_s(problem, tflops_in_a_millisecond()), bytes / 2 / 1e-3 * 1e-9);
+  problem.fp8_cache = false;
   problem.lengths_kv.assign(16, 1024);  // padding does not count
   EXPECT_DOUBLE_EQ(kv_gb_per_s(problem, tflops_in_a_millisecond()), bytes / 4 / 1e-3 * 1e-9);
   problem.lengths_kv.assign(16, 0);

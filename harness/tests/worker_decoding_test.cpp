@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <functional>
 #include <set>
@@ -132,6 +133,71 @@ TEST(Decoding, NewTokensAreAppendedToPagesAndRotatedInBothWays) {
   EXPECT_GE(count([](const AttentionProblem& p) { return p.rotary_dim == p.head_dim && !p.rotary_interleaved; }), 1);
   EXPECT_GE(count([](const AttentionProblem& p) { return p.rotary_dim == p.head_dim && p.rotary_interleaved; }), 1);
   EXPECT_GE(count([](const AttentionProblem& p) { return p.rotary_dim != 0 && p.rotary_dim < p.head_dim; }), 3);
+}
+
+TEST(Decoding, ACacheOf8BitsIsForQueriesOf16BitsAndWithoutANewToken) {
+  AttentionProblem cached = kProblem;
+  cached.fp8_cache = true;
+  EXPECT_THAT(why_unsupported(kVersion, kConfiguration, cached).value_or(""),
+              AllOf(StartsWith("--fp8-cache is not supported by D01_one_query"), HasSubstr("leave it out")));
+  EXPECT_EQ(why_impossible(cached), std::nullopt);
+  EXPECT_EQ(tensor_bytes(cached), 2 * 3 * 128 * (2 + 2 * 192 + 2));
+  cached.append = true;
+  EXPECT_THAT(why_impossible(cached).value_or(""), StartsWith("--fp8-cache and --append exclude each other"));
+  cached.append = false;
+  cached.dtype = Dtype::e4m3;
+  EXPECT_THAT(why_impossible(cached).value_or(""), StartsWith("--fp8-cache is for Q of 16 bits"));
+}
+
+TEST(Decoding, CachesOf8BitsAreCheckedInPagesAndWithSeveralQueries) {
+  Version version = kVersion;
+  version.solves.paged = version.solves.append = true;
+  const auto count = [&](const std::function<bool(const AttentionProblem&)>& uses) {
+    const auto sets = check_sets(version, kConfiguration, kProblem, {});
+    for (const CheckSet& set : sets) EXPECT_EQ(why_unsupported(version, kConfiguration, set.problem), std::nullopt);
+    return std::ranges::count_if(sets, [&](const CheckSet& set) { return set.problem.fp8_cache && uses(set.problem); });
+  };
+  EXPECT_EQ(count([](const AttentionProblem&) { return true; }), 0);
+  version.solves.fp8_cache = true;
+  EXPECT_GE(count([](const AttentionProblem& p) { return p.page_size == 0; }), 4);
+  EXPECT_GE(count([](const AttentionProblem& p) { return p.page_size != 0; }), 4);
+  EXPECT_GE(count([](const AttentionProblem& p) { return p.seq_len > 1; }), 1);
+  EXPECT_GE(count([](const AttentionProblem& p) { return p.seq_len_kv > 32 * 64; }), 2);
+}
+
+// The reference reads these elements, so it multiplies exactly what is in the cache by exactly the scales.
+TEST(Decoding, ElementsOfACacheOf8BitsAreE4m3TimesScalesThatDiffer) {
+  AttentionProblem problem = kProblem;
+  problem.heads = 8;
+  problem.kv_heads = 4;
+  for (const Dtype dtype : {Dtype::fp16, Dtype::bf16}) {
+    problem.dtype = dtype;
+    problem.fp8_cache = false;
+    const Inputs in_16_bits = make_inputs(problem, Distribution::normal, Packing::with_gaps, 5);
+    problem.fp8_cache = true;
+    const Inputs inputs = make_inputs(problem, Distribution::normal, Packing::with_gaps, 5);
+    EXPECT_TRUE(std::equal(inputs.Q_row(0, 0, 0), inputs.Q_row(0, 0, 0) + 128, in_16_bits.Q_row(0, 0, 0)));
+    EXPECT_FALSE(is_in_8_bits(inputs, inputs.Q_buffer));
+    std::int64_t rows = 0;
+    for (const int buffer : {inputs.K_buffer, inputs.V_buffer}) {
+      EXPECT_TRUE(is_in_8_bits(inputs, buffer));
+      for_each_scaled_row(inputs, buffer, [&](std::int64_t offset, float scale) {
+        ++rows;
+        for (std::int64_t d = 0; d < problem.head_dim; ++d) {
+          const float value = element_to_float(dtype, inputs.buffers[buffer].data()[offset + d]);
+          EXPECT_EQ(e4m3_to_float(e4m3_from_float(value / scale)) * scale, value);
+          const float before = element_to_float(dtype, in_16_bits.buffers[buffer].data()[offset + d]);
+          EXPECT_NEAR(value, before, std::max(std::abs(before) / 16, scale * 0x1p-10f));  // half an ulp of e4m3
+        }
+      });
+    }
+    EXPECT_EQ(rows, 2 * problem.batch * problem.kv_heads * problem.seq_len_kv);
+    const auto scale = [&](int tensor, int batch, int head) { return inputs.scales[(tensor * 2 + batch) * 8 + head]; };
+    EXPECT_EQ(scale(1, 0, 2), scale(1, 0, 3)) << "heads of Q that read the same head of K";
+    EXPECT_NE(scale(1, 0, 0), scale(1, 0, 2)) << "heads of K";
+    EXPECT_NE(scale(1, 0, 0), scale(1, 1, 0)) << "batch entries";
+    EXPECT_NE(scale(1, 0, 0), scale(2, 0, 0)) << "K and V";
+  }
 }
 
 // A cache whose new rows are those of the new token, and in which the launch may have made a mistake.

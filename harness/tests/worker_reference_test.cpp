@@ -255,8 +255,8 @@ TEST(Reference, ScoresBeyondTheRangeOfExpDoNotOverflow) {
 // Attention implemented literally, in double.
 std::vector<double> naive_attention(const Inputs& inputs) {
   const auto& [batch_size, heads, max_seq_len, max_seq_len_kv, head_dim, dtype, causal, kv_heads, window_left,
-               window_right, lengths, lengths_kv, packed, page_size, append, rotary_dim, rotary_interleaved, softcap,
-               alibi, sinks, dropout_p, dropout_seed, dropout_offset] = inputs.problem;
+               window_right, lengths, lengths_kv, packed, page_size, append, rotary_dim, rotary_interleaved, fp8_cache,
+               softcap, alibi, sinks, dropout_p, dropout_seed, dropout_offset] = inputs.problem;
   const Dtype type = dtype;
   const std::int64_t dims = rotary_dim;
   const bool interleaved = rotary_interleaved;

@@ -472,6 +472,12 @@ void add_appended(Sets& sets, const Solves& solves, AttentionProblem cache, Atte
 // heads of a group together has more of them than an mma has rows.
 void add_decoding(Sets& sets, const Version& version, const Configuration& configuration) {
   const std::int64_t block_kv = configuration.block_kv;
+  const std::size_t first = sets.size();
+  const auto add = [&](const char* name, AttentionProblem problem, std::int64_t page_size, Packing packing) {
+    problem.page_size = page_size;
+    sets.push_back({.name = name, .problem = problem, .distribution = Distribution::offset_mean, .packing = packing});
+    sets.back().sms = 3;
+  };
   AttentionProblem cache = small_problem(configuration);
   cache.batch = 7;
   cache.heads = 4;
@@ -479,18 +485,12 @@ void add_decoding(Sets& sets, const Version& version, const Configuration& confi
   cache.seq_len = 1;
   cache.seq_len_kv = 2 * cache.seq_len_kv + 3;
   cache.lengths_kv = {0, 1, block_kv - 1, block_kv, block_kv + 1, cache.seq_len_kv - 1, cache.seq_len_kv};
-  sets.push_back({.name = "one query, caches of several lengths",
-                  .problem = cache,
-                  .distribution = Distribution::offset_mean,
-                  .packing = Packing::with_gaps,
-                  .launches = 3,
-                  .sms = 3});
+  add("one query, caches of several lengths", cache, 0, Packing::with_gaps);
+  sets.back().launches = 3;
   cache.seq_len = version.most_queries;
   cache.lengths = {cache.seq_len, 1, 0, cache.seq_len, 2, 1, cache.seq_len};
-  sets.push_back({.name = "several queries, caches of several lengths",
-                  .problem = cache,
-                  .distribution = Distribution::offset_mean,
-                  .sms = 2});
+  add("several queries, caches of several lengths", cache, 0, Packing::separate);
+  sets.back().sms = 2;
   if (version.solves.causal) {  // some queries see no key; with three heads, they begin anywhere in a tile of rows
     sets.push_back(sets.back());
     sets.back().name = "several causal queries, caches of several lengths";
@@ -505,10 +505,7 @@ void add_decoding(Sets& sets, const Version& version, const Configuration& confi
   one_long.seq_len_kv = 40 * block_kv + 1;
   for (std::int64_t i = 0; i < one_long.batch; ++i) one_long.lengths_kv.push_back(i * 7 % 19);
   one_long.lengths_kv[33] = one_long.seq_len_kv;
-  sets.push_back({.name = "one query, a long cache among short ones",
-                  .problem = one_long,
-                  .distribution = Distribution::offset_mean,
-                  .sms = 3});
+  add("one query, a long cache among short ones", one_long, 0, Packing::separate);
 
   AttentionProblem long_cache = small_problem(configuration);
   long_cache.heads = 2;
@@ -519,24 +516,14 @@ void add_decoding(Sets& sets, const Version& version, const Configuration& confi
 
   if (version.solves.paged) {
     // A page for each tile; pages for several of them; more pages than a warp has lanes; one page that no cache fills.
-    const auto add_paged = [&](const char* name, AttentionProblem paged, std::int64_t page_size, Packing packing) {
-      paged.page_size = page_size;
-      sets.push_back({.name = name,
-                      .problem = std::move(paged),
-                      .distribution = Distribution::offset_mean,
-                      .packing = packing,
-                      .sms = 3});
-    };
-    add_paged("pages of 16 keys, caches of several lengths", cache, 16, Packing::separate);
-    add_paged("pages of 64 keys with gaps, caches of several lengths", cache, 64, Packing::with_gaps);
-    add_paged("pages of 16 keys, long caches", long_cache, 16, Packing::separate);
+    add("pages of 16 keys, caches of several lengths", cache, 16, Packing::separate);
+    add("pages of 64 keys with gaps, caches of several lengths", cache, 64, Packing::with_gaps);
+    add("pages of 16 keys, long caches", long_cache, 16, Packing::separate);
     sets.back().sms = 1;  // so that a warp has more pages than lanes
-    add_paged("pages of 32 keys with gaps, long caches", long_cache, 32, Packing::with_gaps);
-    add_paged("a large page", small_problem(configuration), 1024, Packing::separate);
+    add("pages of 32 keys with gaps, long caches", long_cache, 32, Packing::with_gaps);
+    add("a large page", small_problem(configuration), 1024, Packing::separate);
     sets.back().problem.seq_len = 1;
   }
-
-  if (version.solves.append) add_appended(sets, version.solves, cache, long_cache);
 
   AttentionProblem large_groups = small_problem(configuration);
   large_groups.heads = 2 * kHeadsOfLargeGroup;
@@ -545,6 +532,16 @@ void add_decoding(Sets& sets, const Version& version, const Configuration& confi
   sets.push_back({.name = "one query, many heads of Q for each of K and V",
                   .problem = large_groups,
                   .distribution = Distribution::offset_mean});
+
+  // The same with e4m3 in the cache.
+  const std::size_t end = version.solves.fp8_cache ? sets.size() : first;
+  for (std::size_t i = first; i < end; ++i) {
+    CheckSet set = sets[i];
+    set.name += ", in 8 bits";
+    set.problem.fp8_cache = true;
+    sets.push_back(set);
+  }
+  if (version.solves.append) add_appended(sets, version.solves, cache, long_cache);
 }
 
 // Gradients that are far from 1; scores that are far from 0, so that most rows see little more than one key; keys that are all the same,

@@ -62,6 +62,16 @@ HostBuffer from_e4m3(const Inputs& inputs, int buffer, const HostBuffer& from) {
   return to;
 }
 
+// [batch][kv_heads]: the scales of K (1) or V (2) of an e4m3 cache; otherwise empty.
+std::vector<float> scales_of_cache(const Inputs& inputs, std::int64_t tensor) {
+  const AttentionProblem& problem = inputs.problem;
+  std::vector<float> scales;
+  for (std::int64_t batch = 0; batch < problem.batch && problem.fp8_cache; ++batch)
+    for (std::int64_t head = 0; head < problem.heads; head += problem.heads / num_kv_heads(problem))
+      scales.push_back(inputs.scales[(tensor * problem.batch + batch) * problem.heads + head]);
+  return scales;
+}
+
 // K or V as a launch that appends finds it: in the place of the new row, there is NaN.
 HostBuffer without_new_row(const Inputs& inputs, int buffer) {
   const AttentionProblem& problem = inputs.problem;
@@ -81,9 +91,9 @@ DeviceProblem::DeviceProblem(const Version& version, const std::vector<const Con
                              const Inputs& inputs)
     : version_(label(version)), problem_(describe(inputs.problem)), host_(inputs) {
   const AttentionProblem& problem = inputs.problem;
-  const bool in_8_bits = problem.dtype == Dtype::e4m3;
   const char* const names[] = {"Q", "K", "V"};
   for (std::size_t i = 0; i < inputs.buffers.size(); ++i) {
+    const bool in_8_bits = is_in_8_bits(inputs, static_cast<int>(i));
     const HostBuffer converted = in_8_bits        ? to_e4m3(inputs, static_cast<int>(i))
                                  : problem.append ? without_new_row(inputs, static_cast<int>(i))
                                                   : HostBuffer();
@@ -117,7 +127,7 @@ DeviceProblem::DeviceProblem(const Version& version, const std::vector<const Con
   if (version.solves.log_sum_exp)
     log_sum_exp_.emplace("the log-sum-exp",
                          total_rows(problem) * problem.heads * static_cast<std::int64_t>(sizeof(float)));
-  const std::int64_t element_bytes = in_8_bits ? 1 : 2;
+  const auto element_bytes = [&](int buffer) { return is_in_8_bits(inputs, buffer) ? 1 : 2; };
   // Of packed sequences, the device gets the sums of the lengths.
   const int* lengths =
       upload(lengths_, "the lengths", in_32_bits(problem.packed ? first_rows(problem) : problem.lengths));
@@ -125,9 +135,9 @@ DeviceProblem::DeviceProblem(const Version& version, const std::vector<const Con
                                  in_32_bits(problem.packed ? first_rows_kv(problem) : lengths_of_cache(problem)));
   const PageTable table = inputs.K.table != nullptr ? *inputs.K.table : PageTable();
   const GuardedBuffer& O = inputs.gradients ? gradient_inputs_[1] : outputs_.front();
-  Tensors tensors{.Q = device_tensor(inputs_[inputs.Q_buffer], inputs.Q, element_bytes),
-                  .K = device_tensor(inputs_[inputs.K_buffer], inputs.K, element_bytes),
-                  .V = device_tensor(inputs_[inputs.V_buffer], inputs.V, element_bytes),
+  Tensors tensors{.Q = device_tensor(inputs_[inputs.Q_buffer], inputs.Q, element_bytes(inputs.Q_buffer)),
+                  .K = device_tensor(inputs_[inputs.K_buffer], inputs.K, element_bytes(inputs.K_buffer)),
+                  .V = device_tensor(inputs_[inputs.V_buffer], inputs.V, element_bytes(inputs.V_buffer)),
                   .O = device_tensor(O, output_layout(problem), 2),
                   .lengths = lengths,
                   .lengths_kv = lengths_kv,
@@ -139,7 +149,9 @@ DeviceProblem::DeviceProblem(const Version& version, const std::vector<const Con
                   .sinks = upload(sinks_, "the sinks", inputs.sinks),
                   .page_table = upload(page_table_, "the page table", table.pages),
                   .page_table_width = static_cast<int>(table.width),
-                  .num_pages = static_cast<int>(table.num_pages)};
+                  .num_pages = static_cast<int>(table.num_pages),
+                  .K_scales = upload(K_scales_, "the scales of K", scales_of_cache(inputs, 1)),
+                  .V_scales = upload(V_scales_, "the scales of V", scales_of_cache(inputs, 2))};
   add_new_token(tensors);
   static_cast<ExtendedArgs&>(args_) =
       launch_args(problem, tensors, inputs.scale(), workspace_ ? workspace_->data() : nullptr);
@@ -202,7 +214,8 @@ std::vector<HostBuffer> DeviceProblem::inputs() const {
   std::vector<HostBuffer> buffers;
   for (std::size_t i = 0; i < inputs_.size(); ++i) {
     buffers.push_back(inputs_[i].download());
-    if (host_.problem.dtype == Dtype::e4m3) buffers.back() = from_e4m3(host_, static_cast<int>(i), buffers.back());
+    if (is_in_8_bits(host_, static_cast<int>(i)))
+      buffers.back() = from_e4m3(host_, static_cast<int>(i), buffers.back());
   }
   return buffers;
 }
@@ -223,8 +236,8 @@ std::optional<std::string> DeviceProblem::guard_damage() const {
   for (const auto* buffers : {&outputs_, &inputs_, &gradient_inputs_, &new_token_inputs_})
     for (const GuardedBuffer& buffer : *buffers)
       if (auto damage = buffer.guard_damage()) return damage;
-  for (const auto& buffer :
-       {&log_sum_exp_, &workspace_, &lengths_, &lengths_kv_, &page_table_, &scales_, &alibi_slopes_, &sinks_})
+  for (const auto& buffer : {&log_sum_exp_, &workspace_, &lengths_, &lengths_kv_, &page_table_, &scales_, &K_scales_,
+                             &V_scales_, &alibi_slopes_, &sinks_})
     if (buffer->has_value())
       if (auto damage = (*buffer)->guard_damage()) return damage;
   return std::nullopt;

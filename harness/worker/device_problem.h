@@ -14,7 +14,7 @@ namespace flash_ladder {
 
 class DeviceProblem {
  public:
-  /// Copies the inputs, which must outlive it, to the GPU (as 8-bit elements for an e4m3 problem), and allocates the
+  /// Copies the inputs, which must outlive it, to the GPU (where is_in_8_bits(), as 8-bit elements), and allocates the
   /// outputs and the largest workspace that any of the configurations needs.
   DeviceProblem(const Version& version, const std::vector<const Configuration*>& configurations, const Inputs& inputs);
 
@@ -50,8 +50,8 @@ class DeviceProblem {
   std::vector<GuardedBuffer>
       new_token_inputs_;  // of a problem that appends: its key and value, and the tables of a rotation
   std::vector<GuardedBuffer> outputs_;
-  std::optional<GuardedBuffer> log_sum_exp_, workspace_, lengths_, lengths_kv_, page_table_, scales_, alibi_slopes_,
-      sinks_;
+  std::optional<GuardedBuffer> log_sum_exp_, workspace_, lengths_, lengths_kv_, page_table_, scales_, K_scales_,
+      V_scales_, alibi_slopes_, sinks_;
   const Inputs& host_;  // the source of the scales on the device
   BackwardArgs args_;   // of a forward problem, the kernel sees only its base
 };

@@ -152,7 +152,7 @@ void fill_row(std::uint16_t* row, std::int64_t head_dim, Dtype dtype, const Elem
 }
 
 // Chooses the scale of each head of Q, K and V, and rounds its elements to the values that e4m3 can represent with that
-// scale. Padding stays NaN.
+// scale. Padding stays NaN. Of a cache, heads whose data are alike have different scales, so that none can replace another.
 void quantise(Inputs& inputs) {
   const AttentionProblem& problem = inputs.problem;
   const std::int64_t head_dim = problem.head_dim, heads = problem.heads;
@@ -167,7 +167,7 @@ void quantise(Inputs& inputs) {
       {inputs.K, inputs.buffers[inputs.K_buffer], num_rows_kv, heads / num_kv_heads(problem)},
       {inputs.V, inputs.buffers[inputs.V_buffer], num_rows_kv, heads / num_kv_heads(problem)},
   };
-  for (std::int64_t i = 0; i < 3; ++i) {
+  for (std::int64_t i = problem.fp8_cache ? 1 : 0; i < 3; ++i) {
     const auto& [layout, buffer, rows_of, heads_per_head] = parts[i];
     parallel_for(problem.batch * heads / heads_per_head, [&](std::int64_t work) {
       const std::int64_t b = work / (heads / heads_per_head), head = work % (heads / heads_per_head);
@@ -181,7 +181,8 @@ void quantise(Inputs& inputs) {
       for_each([&](std::uint16_t x) {
         if (is_finite(problem.dtype, x)) largest = std::max(largest, std::abs(element_to_float(problem.dtype, x)));
       });
-      const float scale = e4m3_scale(largest);
+      const auto coarser = static_cast<int>(problem.fp8_cache ? (b + 2 * head + i) % 3 : 0);
+      const float scale = std::ldexp(e4m3_scale(largest), coarser);
       for_each([&](std::uint16_t& x) {
         const float value = element_to_float(problem.dtype, x);
         x = element_from_float(problem.dtype, e4m3_to_float(e4m3_from_float(value / scale)) * scale);
@@ -220,8 +221,8 @@ void lay_out(Inputs& inputs, Packing packing) {
   const std::int64_t batch = problem.batch, heads = problem.heads, kv_heads = num_kv_heads(problem),
                      seq_len = problem.seq_len, seq_len_kv = problem.seq_len_kv, head_dim = problem.head_dim;
   if (packing == Packing::packed_qkv) {
-    if (seq_len != seq_len_kv || problem.packed)
-      throw std::logic_error("packed Q, K and V need seq_len = seq_len_kv, and padded sequences");
+    if (seq_len != seq_len_kv || problem.packed || problem.fp8_cache)
+      throw std::logic_error("packed Q, K and V need seq_len = seq_len_kv, one type, and padded sequences");
     const TensorLayout packed = contiguous_layout(seq_len, heads + 2 * kv_heads, head_dim);
     inputs.buffers.emplace_back(batch * packed.batch_stride);
     inputs.Q = inputs.K = inputs.V = packed;
@@ -399,6 +400,10 @@ void rotate(const Inputs& inputs, std::int64_t batch, T* row) {
 template void rotate(const Inputs&, std::int64_t, float*);
 template void rotate(const Inputs&, std::int64_t, double*);
 
+bool is_in_8_bits(const Inputs& inputs, int buffer) {
+  return inputs.problem.dtype == Dtype::e4m3 || (inputs.problem.fp8_cache && buffer != inputs.Q_buffer);
+}
+
 void for_each_scaled_row(const Inputs& inputs, int buffer,
                          const std::function<void(std::int64_t offset, float scale)>& visit) {
   const AttentionProblem& problem = inputs.problem;
@@ -462,7 +467,7 @@ Inputs make_inputs(const AttentionProblem& problem, Distribution distribution, P
       }
   };
   parallel_for(problem.batch * pieces_per_batch, fill, progress, threads);
-  if (problem.dtype == Dtype::e4m3) quantise(inputs);
+  if (problem.dtype == Dtype::e4m3 || problem.fp8_cache) quantise(inputs);
   if (problem.append) copy_new_tokens(inputs, packing);
   if (problem.rotary_dim != 0) make_rotary_tables(inputs);
   for (std::int64_t head = 0; head < problem.heads && problem.alibi; ++head)

@@ -33,8 +33,8 @@ struct Inputs {
   TensorLayout Q, K, V;
   int Q_buffer = 0, K_buffer = 0, V_buffer = 0;  // the buffers that contain them
   std::optional<float> other_scale;              // scale of the scores; nullopt: softmax_scale(head_dim)
-  std::vector<float> scales;                     // as in ExtendedArgs: [3][batch][heads]; empty unless e4m3
-  std::vector<float> alibi_slopes, sinks;        // [heads]; empty unless the problem has them
+  std::vector<float> scales;               // as in ExtendedArgs: [3][batch][heads]; empty unless something is e4m3
+  std::vector<float> alibi_slopes, sinks;  // [heads]; empty unless the problem has them
   // If the problem appends: the last key and value of each batch entry, which K and V above have, too, as rows of their own.
   HostBuffer new_K, new_V;
   TensorLayout new_K_layout, new_V_layout;  // one row for each batch entry
@@ -52,7 +52,10 @@ struct Inputs {
 template <typename T>
 void rotate(const Inputs& inputs, std::int64_t batch, T* row);
 
-/// For an e4m3 problem: the start of each row of a tensor in this buffer, counted in elements, and the scale of its head.
+/// Whether a buffer has 8-bit elements on the device: that of Q, K or V of an e4m3 problem, or that of K or V if the cache is e4m3.
+bool is_in_8_bits(const Inputs& inputs, int buffer);
+
+/// For a buffer of 8-bit elements: the start of each row of a tensor in it, counted in elements, and the scale of its head.
 void for_each_scaled_row(const Inputs& inputs, int buffer,
                          const std::function<void(std::int64_t offset, float scale)>& visit);
 

@@ -272,6 +272,7 @@ const char* field_without_probes(const AttentionProblem& problem) {
   return problem.packed          ? "packed"
          : problem.page_size > 0 ? "page_size"
          : problem.append        ? "append"
+         : problem.fp8_cache     ? "fp8_cache"
          : problem.softcap != 0  ? "softcap"
          : problem.alibi         ? "alibi"
          : problem.sinks         ? "sinks"

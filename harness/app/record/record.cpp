@@ -109,7 +109,7 @@ std::vector<std::pair<AttentionProblem, const Configuration*>> what_to_record(co
 }
 
 // One query against the caches of the standard shapes, with few heads of K and V and with as many as of Q; and caches of
-// different lengths. A version that solves them has some of the caches in pages, and with a new token.
+// different lengths. A version that solves them has some of the caches in pages, with a new token, and in 8 bits.
 std::vector<AttentionProblem> decoding_problems(const Version& version) {
   std::vector<AttentionProblem> problems;
   const auto add = [&](const StandardShape& shape, std::int64_t kv_heads, Dtype dtype) -> AttentionProblem& {
@@ -148,6 +148,11 @@ std::vector<AttentionProblem> decoding_problems(const Version& version) {
   };
   if (version.solves.append) add_appended(0);
   if (version.solves.rotary) add_appended(kStandardHeadDim);
+  if (version.solves.fp8_cache) {
+    for (const std::int64_t kv_heads : kDecodingKvHeads)
+      for (const StandardShape& shape : kDecodingShapes) add(shape, kv_heads, Dtype::fp16).fp8_cache = true;
+    add(kDefaultDecodingShape, kDecodingKvHeads.front(), Dtype::bf16).fp8_cache = true;
+  }
   AttentionProblem& mixed = add(kDecodingShapes.back(), kDecodingKvHeads.front(), Dtype::fp16);
   for (std::int64_t i = 1; i <= mixed.batch; ++i) mixed.lengths_kv.push_back(mixed.seq_len_kv * i / mixed.batch);
   return problems;
@@ -184,6 +189,10 @@ std::vector<AttentionProblem> emulator_decoding_problems(const Version& version,
   if (version.solves.rotary) {
     problems.push_back(problems.back());
     problems.back().rotary_dim = configuration.head_dim;
+  }
+  if (version.solves.fp8_cache) {
+    problems.push_back(first);
+    problems.back().fp8_cache = true;
   }
   return problems;
 }

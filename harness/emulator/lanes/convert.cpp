@@ -201,6 +201,22 @@ void add_float_to_float8(LaneTable& table) {
   });
 }
 
+// The one of two numbers that is in the lowest 8 bits. e4m3 has no infinity, and one NaN of each sign.
+template <typename From>
+f16 from_float8(u32 bits) {
+  const u32 magnitude = bits & 0x7f, sign = (bits & 0x80) << 8;
+  if (magnitude > (From::kBias == 15 ? 0x7c : From::kLargest)) return {0x7fff};
+  // The bits as a half have the exponent that is too low by the difference of the biases; a product rounds nothing.
+  const float value = to_float(f16{static_cast<u16>(magnitude << (10 - From::kMantissaBits))});
+  return f16{static_cast<u16>(to_f16(value * static_cast<float>(1 << (15 - From::kBias))).bits | sign)};
+}
+
+template <typename From>
+void add_float8_to_f16(LaneTable& table) {
+  add(table, Opcode("cvt.rn.f16x2.", From::pair).text, kConvert,
+      [](Pair8 x) { return f16x2{from_float8<From>(x.bits & 0xff), from_float8<From>(x.bits >> 8)}; });
+}
+
 // Truncates a float to 16 bits: .rz.
 inline bf16 to_bf16_truncated(float x) { return x != x ? bf16{0x7fff} : bf16{static_cast<u16>(bits_of(x) >> 16)}; }
 inline f16 to_f16_truncated(float x) {
@@ -265,6 +281,8 @@ void add_float_to_float(LaneTable& table) {
       [](float a, float b) { return bf16x2{relu(to_bf16_truncated(b)), relu(to_bf16_truncated(a))}; });
   add_float_to_float8<e4m3>(table);
   add_float_to_float8<e5m2>(table);
+  add_float8_to_f16<e4m3>(table);
+  add_float8_to_f16<e5m2>(table);
   // To nearest, ties away from zero; the 13 low bits of the result are zero.
   add(table, "cvt.rna.tf32.f32", kConvert, [](float x) {
     const bool special = (bits_of(x) & 0x7f800000) == 0x7f800000;

@@ -282,6 +282,8 @@ def decode(
     rotary_sin: Array | None = None,
     rotary_interleaved: bool = True,
     causal: bool = False,
+    k_descale: Array | None = None,
+    v_descale: Array | None = None,
     kernel: str | int | None = None,
     out: Array | None = None,
     softmax_scale: float | None = None,
@@ -292,8 +294,8 @@ def decode(
 
     q has shape [batch, queries, heads, head_dim], with at most 16 queries, and at most 8 on a GPU before Hopper. Each
     sees all keys of its batch entry, unless they are causal. k_cache and v_cache have shape [batch, room, heads of k,
-    head_dim], where the heads of q are a multiple of those of k. All three are float16, or all are bfloat16; strides
-    and alignment are those of forward().
+    head_dim], where the heads of q are a multiple of those of k. All three are float16, or all are bfloat16, or q is
+    one of these and the caches are float8_e4m3fn, or its bits as uint8; strides and alignment are those of forward().
 
     lengths        how many keys of the cache are in use in each batch entry, from 0 to `room`: int32 [batch] where q
                    is, as flash_attn_with_kvcache's cache_seqlens, or numbers of Python; None is `room` for all. With 0,
@@ -316,6 +318,9 @@ def decode(
     causal         whether the last of several queries sees all keys, and each earlier one a key less than the next, as
                    when a model checks tokens that were guessed. The keys of all of them are in the cache already:
                    several causal queries exclude k_new. Needs a Hopper GPU, or the virtual one
+    k_descale, v_descale
+                   for caches of float8_e4m3fn: float32 [batch, heads of k], the factors by which elements of k_cache
+                   and v_cache are multiplied, as in FlashAttention-3; k_new and v_new must then be None
     kernel         a version of the decoding track, "D08"; None is the newest one that solves the problem
     out, softmax_scale, return_lse, config
                    as in forward()
@@ -343,6 +348,7 @@ def decode(
     asked["rotary_interleaved"] = rotary_interleaved and rotary_cos is not None
     optional: dict[str, _arrays.AnyArray | None] = {"out": out, "page_table": page_table}
     optional |= {"k_new": k_new, "v_new": v_new, "rotary_cos": rotary_cos, "rotary_sin": rotary_sin}
+    optional |= {"k_descale": k_descale, "v_descale": v_descale}
     if hasattr(type(lengths), "__dlpack__"):
         optional["lengths"] = lengths
     elif lengths is not None:
