@@ -131,7 +131,7 @@ struct Types {
 bool contains(const std::vector<std::string>& parts, std::string_view word) {
   return std::find(parts.begin(), parts.end(), word) != parts.end();
 }
-
+bool is_float8_pair(const std::string& type) { return type == "e4m3x2" || type == "e5m2x2"; }
 std::string wider(const std::string& type) { return type.substr(0, 1) + std::to_string(2 * std::stoi(type.substr(1))); }
 
 // The types of the operands, which each opcode encodes in its own way.
@@ -140,7 +140,7 @@ Types types_of(const std::string& opcode, int num_sources) {
   const std::string& last = parts.back();
   const std::string& op = parts[0];
   if (op == "cvt")
-    return {parts[parts.size() - 2], std::vector<std::string>(static_cast<std::size_t>(num_sources), last)};
+    return {parts[parts.size() - 2], std::vector<std::string>(num_sources, is_float8_pair(last) ? "b16" : last)};
   if (op == "setp" || op == "testp")
     return {"pred", std::vector<std::string>(static_cast<std::size_t>(num_sources), last)};
   if (op == "set") return {parts[parts.size() - 2], {last, last}};
@@ -162,7 +162,7 @@ Types types_of(const std::string& opcode, int num_sources) {
 int width_of(const std::string& type) {
   if (type == "pred") return 1;
   if (type == "shift" || type == "f16x2" || type == "bf16x2" || type == "tf32") return 32;
-  if (type == "bf16" || type == "e4m3x2" || type == "e5m2x2") return 16;
+  if (type == "bf16" || is_float8_pair(type)) return 16;
   return std::max(16, std::stoi(type.substr(1)));
 }
 
@@ -250,9 +250,9 @@ ConformanceCase lane_case(const std::string& opcode, const LaneOperation& operat
   const bool carries = operation.writes == 2;
   const int num_sources = operation.operands - operation.writes;
   Types types = types_of(opcode, num_sources);
-  ConformanceCase one;
-  one.name = opcode;
+  ConformanceCase one{.name = opcode, .ptx = {}, .input = {}};
   one.threads = types.sources.size() == 1 ? 64 : 96;
+  one.late = is_float8_pair(split(opcode).back());
   std::string declarations = "\t.reg .b64 %wide;\n" + declare("%d", width_of(types.result));
   std::string body, list;
   for (std::size_t i = 0; i < types.sources.size(); ++i) {

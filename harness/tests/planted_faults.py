@@ -4061,6 +4061,36 @@ FAULTS += [
         "query * group_heads + head % group_heads",
         "query + head % group_heads * args.seq_len",
     ),
+    Fault(
+        "the scale of K is that of the first batch entry",
+        "D14_fp8_cache",
+        "S has the scale of K",
+        "scales.K[batch * kv_heads + kv_head]",
+        "scales.K[kv_head]",
+    ),
+    Fault(
+        "O has the scale of K",
+        "D14_fp8_cache",
+        "Merge what the four",
+        "scales.V[batch",
+        "scales.K[batch",
+    ),
+    Fault(
+        "four elements of 8 bits are exchanged",
+        "D14_fp8_cache",
+        "Loads the 8 bytes of a chunk",
+        "(loaded.x), chunk[1] = from_e4m3<Element>(loaded.y)",
+        "(loaded.y), chunk[1] = from_e4m3<Element>(loaded.x)",
+    ),
+    Fault(
+        "the ring has more stages than bytes",
+        "D14_fp8_cache",
+        "The ring has the same number",
+        "(2 * kTileSize * sizeof(Cache))",
+        "(kTileSize * sizeof(Cache))",
+        "race",
+        "Copy K and V",
+    ),
 ]
 
 # Probes, not faults: these print a line for each row whose maximum changes when O is already relative to it, which is

@@ -81,10 +81,9 @@ __device__ void load_chunk(std::uint32_t (&chunk)[4], const Element* memory) {
 // Loads the 8 bytes of a chunk, and converts them. Two elements become a register.
 template <typename Element>
 __device__ void load_chunk(std::uint32_t (&chunk)[4], const __nv_fp8_e4m3* memory) {
-  const uint2 loaded = *reinterpret_cast<const uint2*>(memory);
-#pragma unroll
-  for (int i = 0; i < 4; ++i)
-    chunk[i] = from_e4m3<Element>(static_cast<std::uint16_t>((i < 2 ? loaded.x : loaded.y) >> i % 2 * 16));
+  const ushort4 loaded = *reinterpret_cast<const ushort4*>(memory);
+  chunk[0] = from_e4m3<Element>(loaded.x), chunk[1] = from_e4m3<Element>(loaded.y);
+  chunk[2] = from_e4m3<Element>(loaded.z), chunk[3] = from_e4m3<Element>(loaded.w);
 }
 
 // Maximum and sum over the four lanes that share the rows of an accumulator: lanes 4 · group to 4 · group + 3.
@@ -247,6 +246,7 @@ __global__ void __launch_bounds__(32 * Traits::kNumWarps)
   static_assert(kBlockKV == 16 && Traits::kGroupRows == 16, "P is one fragment A");
   static_assert(Traits::kNumWarps == 4, "a lane has four chunks of a row, one for each warp to merge");
 
+  // The ring has the same number of bytes for both types, so for 8 bits it has twice as many stages.
   constexpr int kTileSize = kBlockKV * kHeadDim, kStages = Traits::kRingBytes / (2 * kTileSize * sizeof(Cache));
   constexpr int kRowCopies = kHeadDim * sizeof(Cache) / 16, kCopied = kHeadDim / kRowCopies / kChunk;  // chunks
   extern __shared__ uint4 smem[];  // [kNumWarps][kStages][K, V][kBlockKV][kHeadDim], swizzled
