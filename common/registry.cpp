@@ -56,6 +56,7 @@ Configuration kept(const BasicConfiguration<const char*>& said) {
           .block_q = said.block_q,
           .block_kv = said.block_kv,
           .head_dim = said.head_dim,
+          .head_dim_v = said.head_dim_v,
           .num_warps = said.num_warps,
           .stages = said.stages,
           .step_kv = said.step_kv,

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 
 def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, scale: float | None = None) -> NDArray[np.float64]:
-    """softmax(scale · Q Kᵀ) V for [batch, seq_len, heads, head_dim] of any type; scale None is 1 / sqrt(head_dim)."""
+    """softmax(scale · Q Kᵀ) V for [batch, seq_len, heads, head_dim] of any type; scale None is 1 / sqrt(head_dim). V
+    may have another head_dim."""
     return attention_and_lse(q, k, v, scale)[0]
 
 
@@ -39,7 +40,7 @@ def attention_and_lse(
     """
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     keep = round((1 - dropout_p) * 256)
-    o = np.zeros(q.shape, np.float64)
+    o = np.zeros((*q.shape[:-1], v.shape[-1]), np.float64)
     lse = np.full((q.shape[0], q.shape[2], q.shape[1]), -np.inf)
     # How far key j is to the right of the key that query i is aligned with.
     distance = np.arange(k.shape[1]) - (np.arange(q.shape[1])[:, None] + k.shape[1] - q.shape[1])

@@ -57,7 +57,7 @@ BEYOND_A_GRID = 70_000  # CUDA's limit is 65,535 in y and z
 # numbers of them.
 VIRTUAL_SM_COUNT = "3"
 # Those that are tried there, because a problem takes seconds. 96 has a swizzle of its own.
-VIRTUAL_HEAD_DIMS = (96, 128)
+VIRTUAL_HEAD_DIMS = ((96, 96), (128, 128), (192, 128))
 TIMEOUT_SECONDS = 600.0
 # More rows of 16 heads than fit in 4 GiB, in whole tiles of every size so far.
 ROWS_OF_4_GIB = (1 << 32) // (16 * HEAD_DIM * 2) + 256
@@ -87,6 +87,8 @@ def case(
     """`sizes` are batch, heads, seq_len and seq_len_kv. Only this problem is checked, unless requested otherwise."""
     problem = dict(zip(("batch", "heads", "seq_len", "seq_len_kv"), sizes, strict=True))
     problem |= {"head_dim": c.head_dim, "dtype": c.dtype}
+    if c.head_dim_v != c.head_dim:
+        problem["head_dim_v"] = c.head_dim_v
     if c.most_queries:
         problem["seq_len"] = min(problem["seq_len"], c.most_queries)
     return Case(name, c, problem, {"only_requested_problem": True} | request, may_be_refused)
@@ -334,7 +336,7 @@ def main() -> int:
     dtypes = ("fp16",) if arguments.large else tuple(arguments.dtype or DTYPES)
     found = configurations(arguments.build, arguments.kernel, dtypes, worker, every=not arguments.large)
     if not on_gpu:
-        found = [one for one in found if one.head_dim in VIRTUAL_HEAD_DIMS]
+        found = [one for one in found if (one.head_dim, one.head_dim_v) in VIRTUAL_HEAD_DIMS]
 
     def cases_of(c: Configuration) -> list[Case]:
         if arguments.fuzz is not None:

@@ -28,6 +28,7 @@ class Configuration:
     block_q: int  # seq_len must be a multiple, unless the version solves any length
     block_kv: int  # the same for seq_len_kv
     head_dim: int
+    head_dim_v: int
     code_hash: str  # hash of the version's source, as in recorded profiles
     most_queries: int = 0  # the longest seq_len; 0: any
     solves: frozenset[str] = frozenset()  # what it solves beyond the plain problem: "any_length"
@@ -85,6 +86,7 @@ def configurations(
                     block_q=one["block_q"],
                     block_kv=one["block_kv"],
                     head_dim=one["head_dim"],
+                    head_dim_v=one["head_dim_v"],
                     code_hash=version["code_hash"],
                     most_queries=version["most_queries"],
                     solves=frozenset(field for field, solved in version["solves"].items() if solved),

@@ -28,11 +28,12 @@ namespace flash_ladder {
 /// Columns in a part of a tile of 16-bit elements.
 constexpr int part_columns(int head_dim) { return head_dim % 64 == 0 ? 64 : 32; }
 
-/// Describes one of Q, K, V and O, [batch][rows][heads][kHeadDim], to TMA, as hopper/tensor_map.h does for a head_dim of 128:
+/// Describes one of Q, K, V and O, [batch][rows][heads][head_dim], to TMA, as hopper/tensor_map.h does for a head_dim of 128:
 /// as [batch][head][part][row][column of the part], of which a box is [1][1][all parts][box_rows][all columns]. CUDA Driver
 /// API, "Tensor Map Object Management", cuTensorMapEncodeTiled.
-template <typename Element, int kHeadDim>
-cudaError_t encode_tensor_map(CUtensorMap& map, const Tensor& tensor, int batch, int heads, int rows, int box_rows) {
+template <typename Element, int kCols>
+cudaError_t encode_tensor_map(CUtensorMap& map, const Tensor& tensor, int head_dim, int batch, int heads, int rows,
+                              int box_rows) {
   void* function = nullptr;
   cudaDriverEntryPointQueryResult found;
 #if CUDART_VERSION >= 12050
@@ -44,16 +45,16 @@ cudaError_t encode_tensor_map(CUtensorMap& map, const Tensor& tensor, int batch,
   if (error != cudaSuccess) return error;
   if (found != cudaDriverEntryPointSuccess) return cudaErrorNotSupported;
 
-  constexpr int kCols = part_columns(kHeadDim), kParts = kHeadDim / kCols;
-  static_assert(kHeadDim % kCols == 0 && sizeof(Element) == 2);
+  static_assert(sizeof(Element) == 2);
+  const int parts = head_dim / kCols;
   const auto stride = [](int size, std::int64_t elements) -> cuuint64_t {
     return size == 1 ? 16 : elements * sizeof(Element);
   };
-  const cuuint64_t sizes[] = {kCols, static_cast<cuuint64_t>(rows), kParts, static_cast<cuuint64_t>(heads),
-                              static_cast<cuuint64_t>(batch)};
-  const cuuint64_t strides[] = {stride(rows, tensor.row_stride), stride(kParts, kCols),
+  const cuuint64_t sizes[] = {kCols, static_cast<cuuint64_t>(rows), static_cast<cuuint64_t>(parts),
+                              static_cast<cuuint64_t>(heads), static_cast<cuuint64_t>(batch)};
+  const cuuint64_t strides[] = {stride(rows, tensor.row_stride), stride(parts, kCols),
                                 stride(heads, tensor.head_stride), stride(batch, tensor.batch_stride)};
-  const cuuint32_t box[] = {kCols, static_cast<cuuint32_t>(box_rows), kParts, 1, 1};
+  const cuuint32_t box[] = {kCols, static_cast<cuuint32_t>(box_rows), static_cast<cuuint32_t>(parts), 1, 1};
   const cuuint32_t steps[] = {1, 1, 1, 1, 1};
   const auto encode = reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(function);
   const CUtensorMapDataType type =
@@ -104,6 +105,21 @@ __device__ void wgmma(float (&D)[10][4], std::uint64_t A, std::uint64_t B, bool 
   asm volatile("{ .reg .pred p; setp.ne.b32 p, %42, 0; wgmma.mma_async.sync.aligned.m64n80k16.f32." TYPE \
                " {" FLASH_LADDER_NUMBERS_80 "}, %40, %41, p, 1, 1, 0, 0; }"                              \
                : FLASH_LADDER_D_80                                                                       \
+               : "l"(A), "l"(B), "r"(static_cast<int>(accumulate)))
+  if constexpr (std::is_same_v<Element, __half>)
+    FLASH_LADDER_WGMMA("f16.f16");
+  else
+    FLASH_LADDER_WGMMA("bf16.bf16");
+#undef FLASH_LADDER_WGMMA
+}
+
+/// The same for 96 keys.
+template <typename Element>
+__device__ void wgmma(float (&D)[12][4], std::uint64_t A, std::uint64_t B, bool accumulate) {
+#define FLASH_LADDER_WGMMA(TYPE)                                                                         \
+  asm volatile("{ .reg .pred p; setp.ne.b32 p, %50, 0; wgmma.mma_async.sync.aligned.m64n96k16.f32." TYPE \
+               " {" FLASH_LADDER_NUMBERS_96 "}, %48, %49, p, 1, 1, 0, 0; }"                              \
+               : FLASH_LADDER_D_96                                                                       \
                : "l"(A), "l"(B), "r"(static_cast<int>(accumulate)))
   if constexpr (std::is_same_v<Element, __half>)
     FLASH_LADDER_WGMMA("f16.f16");

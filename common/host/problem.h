@@ -13,9 +13,10 @@ enum class Dtype { fp16, bf16, e4m3 };
 /// AttentionProblem::window_left and window_right without a limit on that side.
 constexpr std::int64_t kNoWindow = -1;
 
-/// One problem. Q and O have shape [batch, seq_len, heads, head_dim], K and V have [batch, seq_len_kv, kv_heads, head_dim].
+/// One problem. Q has shape [batch, seq_len, heads, head_dim], and K [batch, seq_len_kv, kv_heads, head_dim]. V and O have the
+/// shapes of K and Q, but for head_dim_v.
 ///
-/// The fields from `causal` on are extensions: their defaults describe the plain problem that every version of the
+/// The fields from `head_dim_v` on are extensions: their defaults describe the plain problem that every version of the
 /// ladder solves. A version states in its registration which of them it solves, and is not launched with any others.
 struct AttentionProblem {
   std::int64_t batch = 1;
@@ -24,6 +25,10 @@ struct AttentionProblem {
   std::int64_t seq_len_kv = 0;  // keys, and as many values
   std::int64_t head_dim = 128;
   Dtype dtype = Dtype::fp16;
+
+  // The head size of V and O, as in multi-head latent attention (DeepSeek-V2, 2024), where queries and keys have 64 elements
+  // more, with the rotary embedding. 0: head_dim.
+  std::int64_t head_dim_v = 0;
 
   // Query i sees the keys up to i + seq_len_kv - seq_len, so the last query sees all of them (the mask is aligned at its lower
   // right corner, as in FlashAttention since version 2.1). If that is negative, a query sees no key, and its row of O is 0.

@@ -50,6 +50,7 @@ struct BasicConfiguration {
   int block_q;     // query rows per CTA: seq_len must be a multiple, unless the version solves any length
   int block_kv;    // keys per K/V tile: the same holds for seq_len_kv
   int head_dim;    // the only head_dim that it supports
+  int head_dim_v;  // and the only size of V's and O's rows: head_dim, unless the version solves Solves::head_dim_v
   int num_warps;   // per CTA
   int stages;      // buffers for K/V tiles
   int step_kv;     // keys per step of S, softmax and P V: block_kv, or a part of it
@@ -73,6 +74,7 @@ enum class Architecture {
 
 /// What a version solves beyond the plain problem. Other problems are refused, with a message that names the field.
 struct Solves {
+  bool head_dim_v = false;   // those AttentionProblem::head_dim_v for which it has a configuration
   bool causal = false;       // AttentionProblem::causal, true as well as false
   bool any_length = false;   // seq_len and seq_len_kv that are not multiples of the tiles
   bool kv_heads = false;     // any AttentionProblem::kv_heads
@@ -141,16 +143,23 @@ constexpr bool has_fragments() {
   return requires { Traits::kMmaM; };
 }
 
+template <typename Traits>
+constexpr int head_dim_v_of() {
+  if constexpr (requires { Traits::kHeadDimV; }) return Traits::kHeadDimV;
+  return Traits::kHeadDim;
+}
+
 /// The configuration that a version's Traits describe.
 template <typename Traits>
 BasicConfiguration<const char*> configuration(const char* name, Launch launch,
                                               std::size_t (*workspace_bytes)(const AttentionProblem&) = no_workspace) {
-  check_limits<Traits, step_kv_of<Traits>()>();
+  check_limits<Traits, step_kv_of<Traits>(), head_dim_v_of<Traits>()>();
   return {.name = name,
           .dtype = dtype_of<typename Traits::Element>(),
           .block_q = Traits::kBlockQ,
           .block_kv = Traits::kBlockKV,
           .head_dim = Traits::kHeadDim,
+          .head_dim_v = head_dim_v_of<Traits>(),
           .num_warps = Traits::kNumWarps,
           .stages = stages_of<Traits>(),
           .step_kv = step_kv_of<Traits>(),

@@ -25,17 +25,17 @@ struct SharedMemoryOfACta {
 template <int kAccumulators, int kMost>
 struct RegistersOfAThread {
   static_assert(kAccumulators <= kMost,
-                "the fp32 accumulators of S and O alone, kBlockQ / kNumWarps rows of kBlockKV (or kStepKV) + kHeadDim "
+                "the fp32 accumulators of S and O alone, kBlockQ / kNumWarps rows of kBlockKV (or kStepKV) + kHeadDimV "
                 "columns, are more than the kMost registers of each of a warp's 32 threads: take a smaller kBlockQ or "
                 "kBlockKV, or more warps");
 };
 
 /// Rejects traits that no SM can hold. A version that keeps S and O elsewhere has few rows per warp, and passes.
-template <typename Traits, int kStepKV>
+template <typename Traits, int kStepKV, int kHeadDimV>
 constexpr void check_limits() {
   (void)SharedMemoryOfACta<static_cast<int>(Traits::kSmemBytes), most_smem_per_cta()>();
   constexpr int kRows = Traits::kBlockQ / Traits::kNumWarps;
-  (void)RegistersOfAThread<kRows*(kStepKV + Traits::kHeadDim) / 32, kMaxRegistersPerThread>();
+  (void)RegistersOfAThread<kRows*(kStepKV + kHeadDimV) / 32, kMaxRegistersPerThread>();
 }
 
 }  // namespace flash_ladder

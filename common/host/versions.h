@@ -16,19 +16,14 @@ namespace flash_ladder {
 using Configuration = BasicConfiguration<std::string>;
 
 /// What a version can solve, by name.
-inline constexpr std::pair<const char*, bool Solves::*> kSolves[] = {{"causal", &Solves::causal},
-                                                                     {"any_length", &Solves::any_length},
-                                                                     {"kv_heads", &Solves::kv_heads},
-                                                                     {"window", &Solves::window},
-                                                                     {"lengths", &Solves::lengths},
-                                                                     {"packed", &Solves::packed},
-                                                                     {"paged", &Solves::paged},
-                                                                     {"append", &Solves::append},
-                                                                     {"rotary", &Solves::rotary},
-                                                                     {"fp8_cache", &Solves::fp8_cache},
-                                                                     {"scores", &Solves::scores},
-                                                                     {"dropout", &Solves::dropout},
-                                                                     {"log_sum_exp", &Solves::log_sum_exp}};
+inline constexpr std::pair<const char*, bool Solves::*> kSolves[] = {
+    {"head_dim_v", &Solves::head_dim_v}, {"causal", &Solves::causal},
+    {"any_length", &Solves::any_length}, {"kv_heads", &Solves::kv_heads},
+    {"window", &Solves::window},         {"lengths", &Solves::lengths},
+    {"packed", &Solves::packed},         {"paged", &Solves::paged},
+    {"append", &Solves::append},         {"rotary", &Solves::rotary},
+    {"fp8_cache", &Solves::fp8_cache},   {"scores", &Solves::scores},
+    {"dropout", &Solves::dropout},       {"log_sum_exp", &Solves::log_sum_exp}};
 static_assert(std::size(kSolves) == sizeof(Solves), "every member of Solves is in kSolves");
 
 /// The folder that contains a version's file.

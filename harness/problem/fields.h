@@ -39,6 +39,8 @@ inline constexpr std::tuple kFields{
                         .help = "Keys and values (same as --seq-len)",
                         .same_as = &AttentionProblem::seq_len},
     Field<std::int64_t>{"head_dim", &AttentionProblem::head_dim, "N", "({}, the only one that most versions support)"},
+    Field<std::int64_t>{"head_dim_v", &AttentionProblem::head_dim_v, "N", "That of V and O (same as --head-dim)",
+                        &Solves::head_dim_v},
     Field<Dtype>{"dtype", &AttentionProblem::dtype, "TYPE", "fp16, bf16, or e4m3, which few versions compute (fp16)"},
     Field<bool>{"causal", &AttentionProblem::causal, "",
                 "Causal mask: a query sees no later key; the last query sees all keys", &Solves::causal},

@@ -25,12 +25,12 @@ constexpr std::pair<const char*, Dtype> kDtypes[] = {
 // Every member. If AttentionProblem gets another one, this does not compile: add it here and to kFields, and decide whether it
 // matters to in_plainest_form(), visible_keys() and launch_args().
 constexpr auto kMembers = [](const AttentionProblem& problem) {
-  const auto& [batch, heads, seq_len, seq_len_kv, head_dim, dtype, causal, kv_heads, window_left, window_right, lengths,
-               lengths_kv, packed, page_size, append, rotary_dim, rotary_interleaved, fp8_cache, softcap, alibi, sinks,
-               dropout_p, dropout_seed, dropout_offset] = problem;
-  return std::tie(batch, heads, seq_len, seq_len_kv, head_dim, dtype, causal, kv_heads, window_left, window_right,
-                  lengths, lengths_kv, packed, page_size, append, rotary_dim, rotary_interleaved, fp8_cache, softcap,
-                  alibi, sinks, dropout_p, dropout_seed, dropout_offset);
+  const auto& [batch, heads, seq_len, seq_len_kv, head_dim, dtype, head_dim_v, causal, kv_heads, window_left,
+               window_right, lengths, lengths_kv, packed, page_size, append, rotary_dim, rotary_interleaved, fp8_cache,
+               softcap, alibi, sinks, dropout_p, dropout_seed, dropout_offset] = problem;
+  return std::tie(batch, heads, seq_len, seq_len_kv, head_dim, dtype, head_dim_v, causal, kv_heads, window_left,
+                  window_right, lengths, lengths_kv, packed, page_size, append, rotary_dim, rotary_interleaved,
+                  fp8_cache, softcap, alibi, sinks, dropout_p, dropout_seed, dropout_offset);
 };
 static_assert(std::tuple_size_v<decltype(kMembers(AttentionProblem{}))> == std::tuple_size_v<decltype(kFields)>,
               "harness/problem/fields.h describes every member of AttentionProblem");
@@ -167,6 +167,7 @@ bool is_plain(const AttentionProblem& problem) {
 }
 
 AttentionProblem in_plainest_form(AttentionProblem problem) {
+  if (problem.head_dim_v == problem.head_dim) problem.head_dim_v = 0;
   if (problem.kv_heads == problem.heads) problem.kv_heads = 0;
   if (problem.window_left >= problem.seq_len_kv - 1) problem.window_left = kNoWindow;
   if (problem.window_right >= problem.seq_len - 1) problem.window_right = kNoWindow;
@@ -189,6 +190,10 @@ std::int64_t num_kv_heads(const AttentionProblem& problem) {
 
 std::int64_t kv_head(const AttentionProblem& problem, std::int64_t head) {
   return head / (problem.heads / num_kv_heads(problem));
+}
+
+std::int64_t value_head_dim(const AttentionProblem& problem) {
+  return problem.head_dim_v == 0 ? problem.head_dim : problem.head_dim_v;
 }
 
 std::int64_t num_queries(const AttentionProblem& problem, std::int64_t batch) {
@@ -252,7 +257,7 @@ double floating_point_operations(const AttentionProblem& problem) {
     of_one_head = problem.batch * scores(problem, 0);
   else
     for (std::int64_t batch = 0; batch < problem.batch; ++batch) of_one_head += scores(problem, batch);
-  return 4.0 * of_one_head * problem.heads * problem.head_dim;
+  return 2.0 * of_one_head * problem.heads * (problem.head_dim + value_head_dim(problem));
 }
 
 double kv_element_bytes(const AttentionProblem& problem) {
@@ -265,13 +270,15 @@ double tensor_bytes(const AttentionProblem& problem) {
   const double in_all = packed ? total_rows(problem) : 1.0 * problem.batch * problem.seq_len;
   const double in_all_kv = packed ? total_rows_kv(problem) : 1.0 * problem.batch * problem.seq_len_kv;
   const double rows = in_all * problem.heads, rows_kv = in_all_kv * num_kv_heads(problem);
-  return ((Q_bytes + O_bytes) * rows + 2 * kv_element_bytes(problem) * rows_kv) * problem.head_dim;
+  return (Q_bytes * rows + kv_element_bytes(problem) * rows_kv) * problem.head_dim +
+         (kv_element_bytes(problem) * rows_kv + O_bytes * rows) * value_head_dim(problem);
 }
 
 double kv_gb_per_s(const AttentionProblem& problem, double tflops) {
   double keys = 0;
   for (std::int64_t batch = 0; batch < problem.batch; ++batch) keys += num_keys(problem, batch);
-  const double bytes = 2 * keys * num_kv_heads(problem) * problem.head_dim * kv_element_bytes(problem);
+  const double bytes =
+      keys * num_kv_heads(problem) * (problem.head_dim + value_head_dim(problem)) * kv_element_bytes(problem);
   const double operations = floating_point_operations(problem);
   return operations > 0 ? bytes / operations * tflops * 1e3 : 0;
 }

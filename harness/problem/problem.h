@@ -46,6 +46,9 @@ bool is_plain(const AttentionProblem& problem);
 std::int64_t num_kv_heads(const AttentionProblem& problem);
 std::int64_t kv_head(const AttentionProblem& problem, std::int64_t head);
 
+/// The elements in a row of V and O.
+std::int64_t value_head_dim(const AttentionProblem& problem);
+
 /// The number of queries and keys of a batch entry that are not padding.
 std::int64_t num_queries(const AttentionProblem& problem, std::int64_t batch);
 std::int64_t num_keys(const AttentionProblem& problem, std::int64_t batch);
@@ -72,7 +75,7 @@ struct KeyRange {
 /// The mask of the problem, which the reference applies.
 KeyRange visible_keys(const AttentionProblem& problem, std::int64_t batch, std::int64_t query);
 
-/// 4 · heads · head_dim · the scores of all sequences: two products of 2 · M · N · K each. By convention a causal
+/// 2 · heads · (head_dim + head_dim_v) · the scores of all sequences: two products of 2 · M · N · K each. By convention a causal
 /// problem has half of the scores (Dao, FlashAttention-2, section 4.1), whatever the lengths; a problem with a window
 /// has only the scores that it does not hide.
 double floating_point_operations(const AttentionProblem& problem);

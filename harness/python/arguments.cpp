@@ -98,9 +98,11 @@ void check_shapes(const Arrays& arrays) {
       throw UsageError(fmt::format("{} has shape {}, of {} dimensions; it must be [batch, seq_len, heads, head_dim]",
                                    array->name, shape_of(*array), array->shape.size()));
   const Array &q = arrays.q, &k = arrays.k, &v = arrays.v, &out = arrays.out;
-  if (k.shape != v.shape)
-    throw UsageError(fmt::format("{} has shape {} and {} has shape {}; they must be equal", k.name, shape_of(k), v.name,
-                                 shape_of(v)));
+  if (k.shape[0] != v.shape[0] || k.shape[1] != v.shape[1] || k.shape[2] != v.shape[2])
+    throw UsageError(fmt::format("{} has shape {} and {} has shape {}; only head_dim, shape[3], may differ", k.name,
+                                 shape_of(k), v.name, shape_of(v)));
+  if (v.shape[3] < 1)
+    throw UsageError(fmt::format("{} has shape {}; its head_dim, shape[3], must be at least 1", v.name, shape_of(v)));
   if (arrays.page_table && q.shape[3] != k.shape[3])
     throw UsageError(fmt::format("q has shape {} and {} has shape {}; head_dim, shape[3], must be equal", shape_of(q),
                                  k.name, shape_of(k)));
@@ -108,8 +110,11 @@ void check_shapes(const Arrays& arrays) {
     throw UsageError(
         fmt::format("q has shape {} and {} has shape {}; only seq_len, shape[1], and heads, shape[2], may differ",
                     shape_of(q), k.name, shape_of(k)));
-  if (out.shape != q.shape)
-    throw UsageError(fmt::format("out has shape {}; it must be that of q, {}", shape_of(out), shape_of(q)));
+  std::vector<std::int64_t> expected = q.shape;
+  expected[3] = v.shape[3];
+  if (out.shape != expected)
+    throw UsageError(fmt::format("out has shape {}; it must be that of q{}, ({})", shape_of(out),
+                                 expected == q.shape ? "" : " with v's head_dim", fmt::join(expected, ", ")));
 }
 
 // A dimension of one element has no next element, and libraries set its stride to any value.
@@ -132,10 +137,10 @@ void check_layout(const Array& array) {
 
 // What only the backward pass has.
 void check_gradients(const Arrays& arrays) {
-  for (const auto& [array, like] : {std::pair{&*arrays.dout, &arrays.q},
+  for (const auto& [array, like] : {std::pair{&*arrays.dout, &arrays.out},
                                     {&*arrays.dq, &arrays.q},
                                     {&*arrays.dk, &arrays.k},
-                                    {&*arrays.dv, &arrays.k}}) {
+                                    {&*arrays.dv, &arrays.v}}) {
     if (array->dtype != arrays.q.dtype)
       throw TypeError(fmt::format("{} has dtype {} and q has dtype {}; they must be equal", array->name, array->dtype,
                                   arrays.q.dtype));
@@ -283,6 +288,7 @@ std::string name_of(std::string_view field) {
       {"seq_len", "q.shape[1] (seq_len)"},
       {"seq_len_kv", "k.shape[1] (seq_len of k and v)"},
       {"head_dim", "q.shape[3] (head_dim)"},
+      {"head_dim_v", "v.shape[3] (head_dim of v, other than q's)"},
       {"kv_heads", "k.shape[2] (heads of k and v, other than q's)"},
       {"packed", "cu_seqlens_q"},
       {"page_size", "k_cache.shape[1] (page_size)"},
@@ -304,10 +310,10 @@ std::string name_of(std::string_view field) {
 const Words kArguments{
     .size = name_of,
     .extension = name_of,
-    .without =
-        [](std::string_view field) {
-          return std::string(field == "kv_heads" ? "give k and v as many heads as q has" : "leave it out");
-        },
+    .without = [](std::string_view field) -> std::string {
+      if (field == "head_dim_v") return "give v the head_dim of q";
+      return field == "kv_heads" ? "give k and v as many heads as q has" : "leave it out";
+    },
     .use_size = [](const std::string& /*name*/) { return std::string(); },
     .use_config = [](const std::string& name) { return fmt::format("config=\"{}\"", name); },
     .use_dtype = use_kernel_for,
@@ -355,6 +361,7 @@ AttentionProblem check_arrays(const Arrays& arrays, const AttentionProblem& aske
   problem.heads = q.shape[2];
   problem.kv_heads = k.shape[2];
   problem.head_dim = q.shape[3];
+  problem.head_dim_v = v.shape[3];
   problem.dtype = dtype_of(q);
   problem.alibi = alibi_slopes.has_value();
   problem.sinks = sinks.has_value();

@@ -255,18 +255,36 @@ std::optional<std::string> why_no_log_sum_exp(const Version& version, bool log_s
                      fmt::join(others, " or "));
 }
 
-// Those for which a version computes O in this type.
-std::set<std::int64_t> head_dims_on(const DeviceInfo& device, Dtype dtype) {
-  std::set<std::int64_t> found;
-  for (const Version& version : versions())
-    if (version.kind != ProblemKind::backward && !why_not_on_device(version, device))
-      found.merge(head_dims(version, dtype));
+// For which sizes a version computes O in this type: a head_dim of q, k and v, or one of q and k and another of v.
+struct HeadDims {
+  std::set<std::int64_t> equal;
+  std::set<std::pair<std::int64_t, std::int64_t>> unequal;
+};
+HeadDims head_dims_on(const DeviceInfo& device, Dtype dtype) {
+  HeadDims found;
+  for (const Version& version : versions()) {
+    if (version.kind == ProblemKind::backward || why_not_on_device(version, device)) continue;
+    found.equal.merge(head_dims(version, dtype));
+    found.unequal.merge(unequal_head_dims(version, dtype));
+  }
   return found;
 }
 
+void refuse_head_dims(const AttentionProblem& problem, const DeviceInfo& device) {
+  const auto [equal, unequal] = head_dims_on(device, problem.dtype);
+  if (problem.head_dim_v == 0 && !equal.contains(problem.head_dim))
+    throw UsageError(
+        fmt::format("{} is {}; allowed: {}", kArguments.size("head_dim"), problem.head_dim, fmt::join(equal, ", ")));
+  if (problem.head_dim_v == 0 || unequal.contains({problem.head_dim, problem.head_dim_v})) return;
+  std::vector<std::string> pairs{"equal sizes"};
+  for (const auto& [one, other] : unequal) pairs.push_back(fmt::format("{} with {}", one, other));
+  throw UsageError(fmt::format("{} is {}, and {} is {}; allowed: {}", kArguments.size("head_dim"), problem.head_dim,
+                               kArguments.extension("head_dim_v"), problem.head_dim_v, fmt::join(pairs, ", ")));
+}
+
 bool solves(const Version& version, const AttentionProblem& problem, const DeviceInfo& device) {
-  const Configuration* configuration =
-      preferred_configuration(version, problem.dtype, problem.head_dim, device.smem_per_cta_bytes);
+  const Configuration* configuration = preferred_configuration(version, problem.dtype, problem.head_dim,
+                                                               value_head_dim(problem), device.smem_per_cta_bytes);
   return configuration != nullptr && !why_unsupported(version, *configuration, problem, kArguments);
 }
 
@@ -291,13 +309,12 @@ const Version& fastest_version(const AttentionProblem& problem, bool log_sum_exp
         (best == nullptr || rank(*best) < rank(version)))
       best = &version;
   if (best != nullptr) return *best;
+  if (problem.head_dim_v != 0) refuse_head_dims(problem, device);
   const std::vector<std::string> fields = asked_fields(problem, log_sum_exp);
   if (fields.size() > 1)
     throw UsageError(fmt::format("no version that {} runs solves {} together; leave one out", device.name,
                                  fmt::join(fields, " and ")));
-  if (const auto head_dims = head_dims_on(device, problem.dtype); !head_dims.contains(problem.head_dim))
-    throw UsageError(fmt::format("{} is {}; allowed: {}", kArguments.size("head_dim"), problem.head_dim,
-                                 fmt::join(head_dims, ", ")));
+  refuse_head_dims(problem, device);
   return newest;  // of which the caller says what it does not solve
 }
 

@@ -90,6 +90,7 @@ nb::list configs(const std::string& kernel) {
     dict["block_q"] = configuration.block_q;
     dict["block_kv"] = configuration.block_kv;
     dict["head_dim"] = configuration.head_dim;
+    dict["head_dim_v"] = configuration.head_dim_v;
     dict["num_warps"] = configuration.num_warps;
     dict["stages"] = configuration.stages;
     dict["step_kv"] = configuration.step_kv;

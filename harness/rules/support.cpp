@@ -31,13 +31,15 @@ std::optional<std::string> why_not_whole_tiles(const Version& version, const Con
                      tile, unit, label(version), configuration.name, words.use_size(name), use);
 }
 
-// Those of this type and head_dim; if none has that head_dim, all of the type, so that a refusal can say what is allowed.
-std::vector<const Configuration*> configurations_for(const Version& version, Dtype dtype, std::int64_t head_dim) {
+// Those of this type, head_dim and head_dim_v; if none has these sizes, all of the type, so that a refusal can say what is
+// allowed.
+std::vector<const Configuration*> configurations_for(const Version& version, Dtype dtype, std::int64_t head_dim,
+                                                     std::int64_t head_dim_v) {
   std::vector<const Configuration*> of_type, found;
   for (const Configuration& configuration : version.configurations) {
     if (configuration.dtype != dtype) continue;
     of_type.push_back(&configuration);
-    if (configuration.head_dim == head_dim) found.push_back(&configuration);
+    if (configuration.head_dim == head_dim && configuration.head_dim_v == head_dim_v) found.push_back(&configuration);
   }
   return found.empty() ? of_type : found;
 }
@@ -76,6 +78,22 @@ std::optional<std::string> why_no_lengths(const char* field, const std::vector<s
       return fmt::format("{} {} is out of range; allowed: 0 to {} {}", words.extension(field), length,
                          words.size(size_field), size);
   return std::nullopt;
+}
+
+// "head_dim 192 with head_dim_v 64 is not supported by head_dims; allowed: 192 with 128".
+std::optional<std::string> why_not_of_sizes(const Version& version, const Configuration& configuration,
+                                            const AttentionProblem& problem, const Words& words) {
+  const std::int64_t head_dim_v = value_head_dim(problem);
+  if (problem.head_dim == configuration.head_dim && head_dim_v == configuration.head_dim_v) return std::nullopt;
+  if (problem.head_dim_v == 0)
+    return fmt::format("{} {} is not supported by {}; allowed: {}", words.size("head_dim"), problem.head_dim,
+                       label(version), fmt::join(head_dims(version, problem.dtype), ", "));
+  if (!version.solves.head_dim_v) return std::nullopt;  // why_not_solved() says so
+  std::vector<std::string> pairs;
+  for (const auto& [one, other] : unequal_head_dims(version, problem.dtype))
+    pairs.push_back(fmt::format("{} with {}", one, other));
+  return fmt::format("{} {} with {} {} is not supported by {}; allowed: {}", words.size("head_dim"), problem.head_dim,
+                     words.extension("head_dim_v"), head_dim_v, label(version), fmt::join(pairs, ", "));
 }
 
 std::optional<std::string> why_not_packed(const AttentionProblem& problem, std::int64_t largest, const Words& words) {
@@ -163,6 +181,9 @@ std::optional<std::string> why_impossible(const AttentionProblem& problem, const
           "{} {} is more than the {} that one launch can have: a CUDA grid is at most {} wide in y and z, where "
           "heads and batch entries go; use {}{} or fewer, in several runs",
           name, size, kMaxGridYZ, kMaxGridYZ, words.use_size(name), kMaxGridYZ);
+  if (problem.head_dim_v < 0 || problem.head_dim_v > kLargest)
+    return fmt::format("{} {} is out of range; allowed: 1 to {}", words.extension("head_dim_v"), problem.head_dim_v,
+                       kLargest);
   if (problem.kv_heads != 0 && (problem.kv_heads < 0 || problem.heads % problem.kv_heads != 0))
     return fmt::format(
         "{} {} does not divide {} {}: every head of K and V serves equally many heads of Q; choose a "
@@ -216,9 +237,7 @@ std::optional<std::string> why_unsupported(const Version& version, const Configu
   if (problem.dtype != configuration.dtype)
     return fmt::format("configuration {} of {} computes {}, not {}; choose another --dtype", configuration.name,
                        label(version), to_string(configuration.dtype), to_string(problem.dtype));
-  if (problem.head_dim != configuration.head_dim)
-    return fmt::format("{} {} is not supported by {}; allowed: {}", words.size("head_dim"), problem.head_dim,
-                       label(version), fmt::join(head_dims(version, problem.dtype), ", "));
+  if (auto why = why_not_of_sizes(version, configuration, problem, words)) return why;
   if (auto why = why_not_solved(version, problem, words)) return why;
   if (version.most_queries > 0 && problem.seq_len > version.most_queries)
     return fmt::format("{} {} is not supported by {}, which is made for few queries; allowed: 1 to {}",
@@ -265,7 +284,16 @@ std::optional<std::string> why_unusable(const DeviceInfo& device, const Words& w
 std::set<std::int64_t> head_dims(const Version& version, Dtype dtype) {
   std::set<std::int64_t> found;
   for (const Configuration& configuration : version.configurations)
-    if (configuration.dtype == dtype) found.insert(configuration.head_dim);
+    if (configuration.dtype == dtype && configuration.head_dim_v == configuration.head_dim)
+      found.insert(configuration.head_dim);
+  return found;
+}
+
+std::set<std::pair<std::int64_t, std::int64_t>> unequal_head_dims(const Version& version, Dtype dtype) {
+  std::set<std::pair<std::int64_t, std::int64_t>> found;
+  for (const Configuration& configuration : version.configurations)
+    if (configuration.dtype == dtype && configuration.head_dim_v != configuration.head_dim)
+      found.emplace(configuration.head_dim, configuration.head_dim_v);
   return found;
 }
 
@@ -284,8 +312,8 @@ std::optional<std::string> why_unsupported_by_device(const Version& version, con
                                                      const DeviceInfo& device, const Words& words) {
   if (auto why = why_not_on_device(version, device)) return why;
   if (configuration.smem_bytes <= device.smem_per_cta_bytes) return std::nullopt;
-  const Configuration* other =
-      preferred_configuration(version, configuration.dtype, configuration.head_dim, device.smem_per_cta_bytes);
+  const Configuration* other = preferred_configuration(version, configuration.dtype, configuration.head_dim,
+                                                       configuration.head_dim_v, device.smem_per_cta_bytes);
   return fmt::format("configuration {} of {} needs {} bytes of shared memory per CTA, but {} has {}; {}",
                      configuration.name, label(version), configuration.smem_bytes, device.name,
                      device.smem_per_cta_bytes,
@@ -293,8 +321,8 @@ std::optional<std::string> why_unsupported_by_device(const Version& version, con
 }
 
 const Configuration* preferred_configuration(const Version& version, Dtype dtype, std::int64_t head_dim,
-                                             int smem_per_cta_bytes) {
-  for (const Configuration* configuration : configurations_for(version, dtype, head_dim))
+                                             std::int64_t head_dim_v, int smem_per_cta_bytes) {
+  for (const Configuration* configuration : configurations_for(version, dtype, head_dim, head_dim_v))
     if (configuration->smem_bytes <= smem_per_cta_bytes) return configuration;
   return nullptr;
 }
@@ -302,9 +330,10 @@ const Configuration* preferred_configuration(const Version& version, Dtype dtype
 FoundConfiguration find_configuration(const Version& version, const AttentionProblem& problem, const std::string& name,
                                       const DeviceInfo& device, const Words& words) {
   const Dtype dtype = problem.dtype;
+  const std::int64_t head_dim = problem.head_dim, head_dim_v = value_head_dim(problem);
   const Configuration* first = nullptr;
   std::vector<std::string> known;
-  for (const Configuration* one : configurations_for(version, dtype, problem.head_dim)) {
+  for (const Configuration* one : configurations_for(version, dtype, head_dim, head_dim_v)) {
     const Configuration& configuration = *one;
     if (!name.empty() && configuration.name == name) return {&configuration, ""};
     if (first == nullptr) first = &configuration;
@@ -316,7 +345,8 @@ FoundConfiguration find_configuration(const Version& version, const AttentionPro
   if (!name.empty())
     return {nullptr, fmt::format("{} has no configuration '{}' for {}; it has {}", label(version), name,
                                  to_string(dtype), fmt::join(known, ", "))};
-  const Configuration* preferred = preferred_configuration(version, dtype, problem.head_dim, device.smem_per_cta_bytes);
+  const Configuration* preferred =
+      preferred_configuration(version, dtype, head_dim, head_dim_v, device.smem_per_cta_bytes);
   return {preferred != nullptr ? preferred : first, ""};
 }
 

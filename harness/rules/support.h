@@ -10,6 +10,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "host/sm_limits.h"
 #include "host/versions.h"
@@ -58,8 +59,10 @@ std::optional<std::string> why_no_page_size(std::int64_t size, const Words& word
 std::optional<std::string> why_unsupported(const Version& version, const Configuration& configuration,
                                            const AttentionProblem& problem, const Words& words = kFlags);
 
-/// The values of head_dim that the version computes in this type, in order.
+/// The values of head_dim that the version computes in this type with rows of V of the same size, in order.
 std::set<std::int64_t> head_dims(const Version& version, Dtype dtype);
+/// The values of head_dim and of another head_dim_v.
+std::set<std::pair<std::int64_t, std::int64_t>> unequal_head_dims(const Version& version, Dtype dtype);
 
 /// What the CUDA runtime reports before it accesses a GPU.
 struct DriverState {
@@ -86,9 +89,9 @@ std::optional<std::string> why_unsupported_by_device(const Version& version, con
                                                      const DeviceInfo& device, const Words& words = kFlags);
 
 /// The configuration that the version runs on a GPU whose CTAs can have this much shared memory: the first of the right
-/// type and head_dim that fits, or of any head_dim if none has this one; nullptr if none fits.
+/// type, head_dim and head_dim_v that fits, or of any sizes if none has these; nullptr if none fits.
 const Configuration* preferred_configuration(const Version& version, Dtype dtype, std::int64_t head_dim,
-                                             int smem_per_cta_bytes);
+                                             std::int64_t head_dim_v, int smem_per_cta_bytes);
 
 /// The configuration of this name with the problem's type and head_dim, or with an empty name the preferred one; if none fits the device, the first
 /// of the type, so that the message can say what it would need. nullptr and the reason if there is no such

@@ -15,6 +15,7 @@ BasicConfiguration<const char*> made_up(const char* name, const char* traits, Dt
           .block_q = block_q,
           .block_kv = block_kv,
           .head_dim = 128,
+          .head_dim_v = 128,
           .num_warps = num_warps,
           .stages = 2,
           .step_kv = 16,

@@ -15,6 +15,7 @@ BasicConfiguration<const char*> made_up(const char* function, Dtype dtype, int s
           .block_q = 64,
           .block_kv = 64,
           .head_dim = 128,
+          .head_dim_v = 128,
           .num_warps = 4,
           .stages = 1,
           .step_kv = 64,

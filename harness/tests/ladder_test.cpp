@@ -185,10 +185,12 @@ TEST(Ladder, HostHeadersHoldNothingForTheDevice) {
 
 TEST(Ladder, ConfigurationsComeInBothTypes) {  // or, for an extension, in e4m3 alone
   for (const Version& version : versions()) {
-    std::set<std::pair<std::string, int>> names[2];  // and head_dims
+    std::set<std::tuple<std::string, int, int>> names[2];  // and the sizes of rows
     std::set<std::string> traits;
     for (const Configuration& configuration : version.configurations) {
-      EXPECT_TRUE(names[configuration.dtype == Dtype::bf16].emplace(configuration.name, configuration.head_dim).second)
+      EXPECT_TRUE(names[configuration.dtype == Dtype::bf16]
+                      .emplace(configuration.name, configuration.head_dim, configuration.head_dim_v)
+                      .second)
           << label(version) << " has two configurations " << configuration.name << " of one type and head_dim";
       EXPECT_TRUE(traits.insert(configuration.traits).second)
           << label(version) << ": two configurations share their traits";

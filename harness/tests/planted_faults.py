@@ -38,6 +38,7 @@ class Fault:
     first: bool = False  # the finding must come before all others
     waits_at: str = ""  # the place of the last wait of the first finding's thread
     head_dim: int | None = None  # of the problem that shows it, if the kernel has several
+    head_dim_v: int | None = None  # if it is not head_dim
 
     @property
     def file(self) -> str:
@@ -1900,9 +1901,18 @@ FAULTS += [
         "rows of 192 bytes are swizzled like others where fragments are read",
         "head_dims",
         "The same for a fragment",
-        "Traits::kSwizzled * Traits::kChunk",
-        "8 * Traits::kChunk",
+        "kSwizzled<kHeadDim> * kChunk",
+        "8 * kChunk",
         head_dim=96,
+    ),
+    Fault(
+        "rows of V are as far apart as those of K where fragments are read",
+        "head_dims",
+        "This lane's first chunk of each tile",
+        "smem_offset<kHeadDimV>(lane_id % 16",
+        "smem_offset<kHeadDim>(lane_id % 16",
+        head_dim=192,
+        head_dim_v=128,
     ),
     Fault(
         "query tiles are counted as if they all had 256 rows",
@@ -2374,6 +2384,26 @@ FAULTS += [
         "mma_k / kSteps * 64 * kRowBytes",
         "mma_k / kSteps * Traits::kBlockKV * kRowBytes",
         head_dim=192,
+    ),
+    Fault(
+        "a tile of V is expected to have as many bytes as one of K",
+        "hopper_head_dims",
+        "The head of K and V that a query tile needs",
+        "V_smem, kVSize, V_full",
+        "V_smem, kKSize, V_full",
+        finding="deadlock",
+        at="Waits until a phase + 2",
+        head_dim=192,
+        head_dim_v=128,
+    ),
+    Fault(
+        "rows of O end where those of Q do",
+        "hopper_head_dims",
+        "A side without a limit",
+        "map_of(O, kHeadDimV,",
+        "map_of(O, kHeadDim,",
+        head_dim=192,
+        head_dim_v=128,
     ),
     Fault(
         "a CTA with a single buffer for Q computes several query tiles",

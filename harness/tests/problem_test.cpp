@@ -35,6 +35,7 @@ std::vector<AttentionProblem> each_field_changed() {
   add(&AttentionProblem::seq_len, 7);
   add(&AttentionProblem::seq_len_kv, 7);
   add(&AttentionProblem::head_dim, 7);
+  add(&AttentionProblem::head_dim_v, 7);
   add(&AttentionProblem::dtype, Dtype::bf16);
   add(&AttentionProblem::causal, true);
   add(&AttentionProblem::kv_heads, 1);
@@ -255,6 +256,21 @@ TEST(Problem, WorkIsThatOfTheScoresThatCount) {
 TEST(Problem, FewerHeadsOfKAndVAreFewerBytes) {
   EXPECT_EQ(tensor_bytes({.batch = 2, .heads = 8, .seq_len = 3, .seq_len_kv = 5, .head_dim = 4, .kv_heads = 2}),
             2 * 2 * (2 * 3 * 8 * 4 + 2 * 5 * 2 * 4));
+}
+
+TEST(Problem, VAndOMayHaveOtherRowsThanQAndK) {
+  AttentionProblem problem{.batch = 2, .heads = 8, .seq_len = 3, .seq_len_kv = 5, .head_dim = 6, .kv_heads = 2};
+  EXPECT_EQ(value_head_dim(problem), 6);
+  problem.head_dim_v = 6;
+  EXPECT_EQ(in_plainest_form(problem).head_dim_v, 0);
+  problem.head_dim_v = 4;
+  EXPECT_EQ(in_plainest_form(problem), problem);
+  EXPECT_EQ(value_head_dim(problem), 4);
+  EXPECT_FALSE(is_plain(problem));
+  EXPECT_EQ(describe(problem), "batch 2, heads 8, kv_heads 2, seq_len 3, seq_len_kv 5, head_dim 6, head_dim_v 4, fp16");
+  // Q with rows of 6, K of 6, V of 4 and O of 4; 2 · 3 · 5 · 6 operations of Q Kᵀ for each head, and 2 · 3 · 5 · 4 of P V.
+  EXPECT_EQ(tensor_bytes(problem), 2 * 2 * (3 * 8 * 6 + 5 * 2 * 6 + 5 * 2 * 4 + 3 * 8 * 4));
+  EXPECT_EQ(floating_point_operations(problem), 2 * 8 * (2 * 3 * 5 * 6 + 2 * 3 * 5 * 4));
 }
 
 TEST(Problem, ALaunchGetsAllOfIt) {

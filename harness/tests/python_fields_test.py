@@ -114,6 +114,64 @@ def test_head_dims(fl: ModuleType, head_dim: int, fields: dict[str, Any]) -> Non
         assert_close(lse, expected_lse)
 
 
+# Of multi-head latent attention: queries and keys of 192 elements, values of 128.
+LATENT = [np.concatenate([array, array[..., :64]], axis=-1)[:, :130] for array in (Q, K)] + [V[:, :130]]
+
+
+@pytest.mark.parametrize("fields", [{}, {"causal": True}, FIELDS[-3]], ids=lambda fields: "_".join(fields) or "plain")
+def test_values_with_another_head_dim(fl: ModuleType, fields: dict[str, Any]) -> None:
+    q, k, v = LATENT
+    assert fl.which(q, k, v, **fields) == "hopper_head_dims", "the virtual GPU is a Hopper GPU"
+    assert fl.which(q[:, ::-1], k, v, **fields) == "head_dims", "TMA has no strides below 0"
+    expected, expected_lse = attention_and_lse(q, k, v, **fields)
+    for kernel in ("hopper_head_dims", "head_dims"):
+        out = np.full((1, 130, 4, 128), np.nan, np.float16)
+        result, lse = fl.forward(q, k, v, **fields, return_lse=True, kernel=kernel, out=out)
+        assert result is out
+        assert_close(out, expected)
+        assert_close(lse, expected_lse)
+    assert_close(fl.forward(q, k, v, **fields), expected)
+
+
+def test_packed_values_with_another_head_dim(fl: ModuleType) -> None:
+    q, k, v = (array[0] for array in LATENT)
+    out = fl.forward(q, k, v, cu_seqlens_q=[0, 50, 130], causal=True)
+    for rows in (slice(50), slice(50, 130)):
+        assert_close(out[rows], attention_and_lse(q[None, rows], k[None, rows], v[None, rows], causal=True)[0][0])
+
+
+V_SIZE = "v.shape[3] (head_dim of v, other than q's)"
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"v": LATENT[2][..., :64]}, f"q.shape[3] (head_dim) is 192, and {V_SIZE} is 64; allowed: equal sizes, "),
+        ({"v": LATENT[2][..., :64], "causal": True}, "is 64; allowed: equal sizes, 192 with 128"),
+        ({"v": LATENT[2][..., :0]}, "v has shape (1, 130, 4, 0); its head_dim, shape[3], must be at least 1"),
+        ({"v": LATENT[2][:, :64]}, "v has shape (1, 64, 4, 128); only head_dim, shape[3], may differ"),
+        ({"out": np.empty((1, 130, 4, 192), np.float16)}, "it must be that of q with v's head_dim, (1, 130, 4, 128)"),
+        ({"kernel": "16"}, f"{V_SIZE} is not supported by 16_overlapped_softmax; give v the head_dim of q, or use "),
+        ({"kernel": "head_dims", "config": "128x32"}, "has no configuration '128x32' for fp16; it has 128x64"),
+        ({"dropout_p": 0.1, "kernel": "hopper_head_dims"}, "dropout_p is not supported by hopper_head_dims"),
+    ],
+    ids=lambda given: "_".join(given) if isinstance(given, dict) else "",
+)  # fmt: skip
+def test_other_head_dims_of_values_are_refused(fl: ModuleType, given: dict[str, Any], words: str) -> None:
+    q, k, v = LATENT
+    with pytest.raises(ValueError, match=re.escape(words)):
+        fl.forward(**{"q": q, "k": k, "v": v} | given)
+
+
+def test_gradients_and_decoding_refuse_another_head_dim_of_values(fl: ModuleType) -> None:
+    q, k, v = (array[:, :128] for array in LATENT)
+    out, lse = fl.forward(q, k, v, return_lse=True)
+    with pytest.raises(ValueError, match=re.escape(f"{V_SIZE} is not supported by B")):
+        fl.backward(out, q, k, v, out, lse)
+    with pytest.raises(ValueError, match=re.escape("(head_dim of v, other than q's) is not supported by D")):
+        fl.decode(q[:, :1], k, v)
+
+
 @pytest.mark.parametrize("fields", [{}, {"causal": True}, *FIELDS[-4:]], ids=lambda fields: "_".join(fields) or "plain")
 def test_packed_sequences(fl: ModuleType, fields: dict[str, Any]) -> None:
     of_q, of_k = [0, 10, 10, 100], [0, 7, 70, 130]

@@ -44,10 +44,11 @@ def inputs(
     heads: int = 3,
     dtype: str = "float16",
     head_dim: int = 128,
+    head_dim_v: int | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     q = normal(batch, seq_len, heads, head_dim, dtype=dtype, seed=1)
     k = normal(batch, seq_len_kv, heads, head_dim, dtype=dtype, seed=2)
-    v = normal(batch, seq_len_kv, heads, head_dim, dtype=dtype, seed=3)
+    v = normal(batch, seq_len_kv, heads, head_dim_v or head_dim, dtype=dtype, seed=3)
     return q, k, v
 
 
@@ -88,13 +89,13 @@ def test_every_configuration_of_every_kernel(fl: ModuleType, kernel: str, dtype:
     of_gpu = [config for config in of_dtype if config.smem_bytes <= limit]
     assert of_gpu
     shapes = ({}, {"batch": 1, "seq_len": 256, "seq_len_kv": 256, "heads": 1}, {"batch": 5, "heads": 40})
-    for shape, head_dim in itertools.product(shapes, {config.head_dim for config in of_gpu}):
-        configs = [config for config in of_gpu if config.head_dim == head_dim]
-        q, k, v = inputs(dtype=dtype, head_dim=head_dim, **shape)
+    for shape, sizes in itertools.product(shapes, {(config.head_dim, config.head_dim_v) for config in of_gpu}):
+        configs = [config for config in of_gpu if (config.head_dim, config.head_dim_v) == sizes]
+        q, k, v = inputs(dtype=dtype, head_dim=sizes[0], head_dim_v=sizes[1], **shape)
         expected = reference(q, k, v)
         for config in configs:
             out = fl.forward(q, k, v, kernel=kernel, config=config.name)
-            assert (out.shape, out.dtype, out.device) == (q.shape, q.dtype, q.device)
+            assert (out.shape, out.dtype, out.device) == (expected.shape, q.dtype, q.device)
             assert out.is_contiguous()
             assert_close(out, expected)
         preferred = fl.forward(q, k, v, kernel=kernel, config=configs[0].name)

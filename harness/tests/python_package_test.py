@@ -39,14 +39,19 @@ def normal(*shape: int, dtype: DTypeLike = np.float16, seed: int = 0) -> np.ndar
 
 
 def inputs(
-    dtype: DTypeLike = np.float16, batch: int = 2, heads: int = 3, keys: int = KEYS, head_dim: int = 128
+    dtype: DTypeLike = np.float16,
+    batch: int = 2,
+    heads: int = 3,
+    keys: int = KEYS,
+    head_dim: int = 128,
+    head_dim_v: int | None = None,
 ) -> list[np.ndarray]:
-    lengths = (QUERIES, keys, keys)
-    return [normal(batch, length, heads, head_dim, dtype=dtype, seed=seed) for seed, length in enumerate(lengths)]
+    shapes = (QUERIES, head_dim), (keys, head_dim), (keys, head_dim_v or head_dim)
+    return [normal(batch, rows, heads, size, dtype=dtype, seed=seed) for seed, (rows, size) in enumerate(shapes)]
 
 
-def inputs_for(kernel: str, dtype: DTypeLike, keys: int, head_dim: int = 128) -> list[np.ndarray]:
-    q, k, v = inputs(dtype, batch=1, heads=2, keys=keys, head_dim=head_dim)
+def inputs_for(kernel: str, dtype: DTypeLike, keys: int, *head_dims: int) -> list[np.ndarray]:
+    q, k, v = inputs(dtype, 1, 2, keys, *head_dims)
     return [q[:, :FEW_QUERIES].copy() if kernel in FOR_FEW_QUERIES else q, k, v]
 
 
@@ -70,14 +75,14 @@ def same_bits(a: np.ndarray, b: np.ndarray) -> bool:
 def test_every_configuration_of_every_kernel(fl: ModuleType, kernel: str, dtype: np.dtype) -> None:
     of_dtype = [config for config in fl.configs(kernel) if config.dtype == dtype.name]
     assert of_dtype
-    for head_dim in {config.head_dim for config in of_dtype}:
-        configs = [config for config in of_dtype if config.head_dim == head_dim]
-        q, k, v = inputs_for(kernel, dtype, lcm(128, *(config.block_kv for config in configs)), head_dim)
+    for sizes in {(config.head_dim, config.head_dim_v) for config in of_dtype}:
+        configs = [config for config in of_dtype if (config.head_dim, config.head_dim_v) == sizes]
+        q, k, v = inputs_for(kernel, dtype, lcm(128, *(config.block_kv for config in configs)), *sizes)
         before = [array.copy() for array in (q, k, v)]
         expected = reference(q, k, v)
         for config in configs:
             out = fl.forward(q, k, v, kernel=kernel, config=config.name)
-            assert (out.shape, out.dtype, type(out)) == (q.shape, dtype, np.ndarray)
+            assert (out.shape, out.dtype, type(out)) == (expected.shape, dtype, np.ndarray)
             assert_close(out, expected)
         assert same_bits(fl.forward(q, k, v, kernel=kernel), fl.forward(q, k, v, kernel=kernel, config=configs[0].name))
         assert all(same_bits(array, copy) for array, copy in zip((q, k, v), before, strict=True))

@@ -83,6 +83,16 @@ def test_the_default_compiler(fl: ModuleType, operator: Callable[..., Any]) -> N
     assert torch.equal(whole(Q, K, V), fl.forward(2 * Q, K, V, causal=True, kernel="scores", sinks=SINKS) + 1)
 
 
+def test_values_with_another_head_dim(fl: ModuleType, operator: Callable[..., Any]) -> None:
+    q, k = (torch.cat([array, array[..., :64]], dim=-1) for array in (Q, K))
+    expected = fl.forward(q, k, V)
+    whole = torch.compile(lambda *given: operator(*given), fullgraph=True, backend="aot_eager")
+    assert expected.shape == V.shape[:1] + q.shape[1:3] + V.shape[3:]
+    assert torch.equal(operator(q, k, V), expected)
+    assert torch.equal(whole(q, k, V), expected)
+    torch.library.opcheck(torch.ops.flash_ladder.forward.default, (q, k, V), {"return_lse": True})
+
+
 def test_new_numbers_do_not_compile_again(operator: Callable[..., Any]) -> None:
     from torch._dynamo.testing import CompileCounterWithBackend
 

@@ -391,6 +391,7 @@ class HandMadeStudy : public testing::Test {
                                      .block_q = 16,
                                      .block_kv = 16,
                                      .head_dim = 128,
+                                     .head_dim_v = 128,
                                      .num_warps = 4,
                                      .stages = 1,
                                      .step_kv = 64,

@@ -167,8 +167,8 @@ bool uses_wgmma(const Version& version) {
   return version.architecture == Architecture::sm_90a && version.track != Track::decoding;
 }
 
-// Both products of a tile take 2 · block_q · block_kv · head_dim multiplications, by mmas of 16 · 8 · 16, divided among
-// the warps.
+// Both products of a tile take block_q · block_kv · (head_dim + head_dim_v) multiplications, by mmas of 16 · 8 · 16, divided
+// among the warps. Backward, the two sizes are the same.
 TEST(StudyFiles, TheHotLoopIsTheOneOverTheKeys) {
   for_each_study([](const Version& version, const Configuration& configuration, const std::string& architecture,
                     const StaticStudy& study) {
@@ -184,8 +184,8 @@ TEST(StudyFiles, TheHotLoopIsTheOneOverTheKeys) {
     const int products = version.kind != ProblemKind::backward ? 2 : version.deterministic ? 4 : 5;
     // The warps of a CTA share its tile, but when decoding, each of them has its own keys.
     const int sharing = version.track == Track::decoding ? 1 : configuration.num_warps;
-    const int whole_tile =
-        products * configuration.block_q * configuration.block_kv * configuration.head_dim / (16 * 8 * 16) / sharing;
+    const int columns = products * (configuration.head_dim + configuration.head_dim_v) / 2;
+    const int whole_tile = columns * configuration.block_q * configuration.block_kv / (16 * 8 * 16) / sharing;
     ASSERT_GT(hmma, 0);
     EXPECT_TRUE(hmma % whole_tile == 0 || whole_tile % hmma == 0)
         << hmma << " HMMA in an iteration, " << whole_tile << " in a tile";

@@ -21,6 +21,7 @@ Version version_of_plain_problems() {
                                     .block_q = 128,
                                     .block_kv = 64,
                                     .head_dim = 128,
+                                    .head_dim_v = 128,
                                     .num_warps = 4,
                                     .stages = 1,
                                     .step_kv = 64,
@@ -157,6 +158,20 @@ TEST(CheckSets, DropoutIsCheckedWithTheOtherFields) {
   EXPECT_GE(count([](const AttentionProblem& p) { return p.kv_heads != 0; }), 1);
   EXPECT_GE(count([](const AttentionProblem& p) { return p.sinks; }), 1);
   EXPECT_GE(count([](const AttentionProblem& p) { return !p.lengths.empty() && !p.packed; }), 1);
+}
+
+TEST(CheckSets, AllHaveTheHeadDimsOfTheConfiguration) {
+  Version version = version_of_plain_problems();
+  version.solves = {.head_dim_v = true, .causal = true, .any_length = true, .packed = true};
+  Configuration& configuration = version.configurations[0];
+  configuration.head_dim = 192;
+  AttentionProblem requested = kRequested;
+  requested.head_dim = 192;
+  requested.head_dim_v = 128;
+  for (const CheckSet& set : check_sets(version, configuration, requested, {})) {
+    EXPECT_EQ(set.problem.head_dim, 192) << set.name;
+    EXPECT_EQ(set.problem.head_dim_v, 128) << set.name;
+  }
 }
 
 TEST(CheckSets, AWindowHasEitherSideOrBothAndRowsThatSeeNoKey) {

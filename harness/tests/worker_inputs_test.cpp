@@ -161,10 +161,11 @@ TEST(Inputs, E4m3HasAScaleForEachHeadAndTheNumbersThatItCanHave) {
   EXPECT_EQ(inputs.scales[0], 0.25f);  // Q is 16 z, and the largest z of a head about 4
   EXPECT_EQ(inputs.scales[2 * 4], 0x1p-6f);
   std::int64_t rows = 0;
-  for_each_scaled_row(inputs, 0, [&](std::int64_t offset, float scale) {
+  for_each_scaled_row(inputs, 0, [&](std::int64_t begin, std::int64_t end, float scale) {
     ++rows;
-    for (std::int64_t d = 0; d < problem.head_dim; ++d) {
-      const float value = element_to_float(Dtype::e4m3, inputs.buffers[0].data()[offset + d]);
+    EXPECT_EQ(end - begin, problem.head_dim);
+    for (std::int64_t i = begin; i < end; ++i) {
+      const float value = element_to_float(Dtype::e4m3, inputs.buffers[0].data()[i]);
       EXPECT_EQ(e4m3_to_float(e4m3_from_float(value / scale)) * scale, value);
     }
   });

@@ -25,7 +25,7 @@ Inputs inputs_from(const AttentionProblem& problem, F element) {
     for (std::int64_t batch = 0; batch < problem.batch; ++batch)
       for (std::int64_t head = 0; head < (tensor == 0 ? problem.heads : num_kv_heads(problem)); ++head)
         for (std::int64_t row = 0; row < (tensor == 0 ? num_queries(problem, batch) : num_keys(problem, batch)); ++row)
-          for (std::int64_t d = 0; d < problem.head_dim; ++d)
+          for (std::int64_t d = 0; d < (tensor == 2 ? value_head_dim(problem) : problem.head_dim); ++d)
             inputs.buffers[tensor].data()[layouts[tensor]->row(batch, head, row) + d] =
                 element_from_float(problem.dtype, element(tensor, batch, head, row, d));
   return inputs;
@@ -52,6 +52,23 @@ TEST(Reference, OneQueryAndTwoKeysByHand) {
   EXPECT_NEAR(reference.output[0], 0.8044297, 1e-7);
   EXPECT_NEAR(reference.output[1], 4 * 0.1955703, 4e-7);
   EXPECT_NEAR(reference.log_sum_exp[0], 1.4142136 + 0.2176216, 1e-7);  // m + log of that sum
+}
+
+TEST(Reference, AnotherHeadDimOfVByHand) {
+  // The same query and keys; the values have three elements, and a single one.
+  const float values[3][2][3] = {{{2, 0}, {}}, {{1, 0}, {0, 0}}, {{1, 0, 5}, {0, 4, -5}}};
+  for (const std::int64_t head_dim_v : {3, 1}) {
+    const AttentionProblem problem{
+        .batch = 1, .heads = 1, .seq_len = 1, .seq_len_kv = 2, .head_dim = 2, .head_dim_v = head_dim_v};
+    const Inputs inputs = inputs_from(
+        problem, [&](int tensor, auto, auto, std::int64_t row, std::int64_t d) { return values[tensor][row][d]; });
+    const Reference reference = make_reference(inputs, every_row(problem));
+    ASSERT_EQ(std::ssize(reference.output), head_dim_v);
+    EXPECT_NEAR(reference.output[0], 0.8044297, 1e-7);
+    if (head_dim_v == 1) continue;
+    EXPECT_NEAR(reference.output[1], 4 * 0.1955703, 4e-7);
+    EXPECT_NEAR(reference.output[2], 5 * (0.8044297 - 0.1955703), 1e-6);
+  }
 }
 
 // Keys with scores of 2 / sqrt(2) and 0 for every query, as above; V is (1, 0) and (0, 4).
@@ -254,11 +271,12 @@ TEST(Reference, ScoresBeyondTheRangeOfExpDoNotOverflow) {
 
 // Attention implemented literally, in double.
 std::vector<double> naive_attention(const Inputs& inputs) {
-  const auto& [batch_size, heads, max_seq_len, max_seq_len_kv, head_dim, dtype, causal, kv_heads, window_left,
-               window_right, lengths, lengths_kv, packed, page_size, append, rotary_dim, rotary_interleaved, fp8_cache,
-               softcap, alibi, sinks, dropout_p, dropout_seed, dropout_offset] = inputs.problem;
+  const auto& [batch_size, heads, max_seq_len, max_seq_len_kv, head_dim, dtype, head_dim_v, causal, kv_heads,
+               window_left, window_right, lengths, lengths_kv, packed, page_size, append, rotary_dim,
+               rotary_interleaved, fp8_cache, softcap, alibi, sinks, dropout_p, dropout_seed, dropout_offset] =
+      inputs.problem;
   const Dtype type = dtype;
-  const std::int64_t dims = rotary_dim;
+  const std::int64_t columns = head_dim_v == 0 ? head_dim : head_dim_v, dims = rotary_dim;
   const bool interleaved = rotary_interleaved;
   // Element d of a row that is rotated by the angles of row `position`.
   const auto rotated = [type, dims, interleaved](const std::uint16_t* row, std::int64_t d, std::int64_t position) {
@@ -278,7 +296,7 @@ std::vector<double> naive_attention(const Inputs& inputs) {
         const std::int64_t seq_len = lengths.empty() ? max_seq_len : lengths[batch];
         const std::int64_t seq_len_kv = lengths_kv.empty() ? max_seq_len_kv : lengths_kv[batch];
         if (query >= seq_len) {  // a packed sequence has no such row, and the reference 0
-          O.insert(O.end(), head_dim, 0.0);
+          O.insert(O.end(), columns, 0.0);
           continue;
         }
         std::vector<double> P(seq_len_kv);
@@ -301,7 +319,7 @@ std::vector<double> naive_attention(const Inputs& inputs) {
         const int keep = dropout_keep(dropout_p);
         for (std::int64_t key = 0; key < seq_len_kv && keep < 256; ++key)
           P[key] *= is_kept(dropout_seed, dropout_offset, batch * heads + head, query, key, keep) ? 256.0 / keep : 0;
-        for (std::int64_t d = 0; d < head_dim; ++d) {
+        for (std::int64_t d = 0; d < columns; ++d) {
           double weighted = 0;
           for (std::int64_t key = 0; key < seq_len_kv; ++key)
             weighted += P[key] * element_to_float(dtype, inputs.V_row(batch, head, key)[d]);
@@ -347,6 +365,7 @@ TEST(Reference, AgreesWithThreeNestedLoops) {
     problem.alibi = problem.sinks = which % 8 >= 4;
     if (which % 4 < 2) problem.dropout_p = 0.3;
     problem.dropout_seed = which;
+    problem.head_dim_v = which % 3 * 16;  // 0 is that of Q and K, and the others are less and more
     const Inputs inputs = make_inputs(problem, Distribution::offset_mean, Packing::separate, 3);
     EXPECT_LT(largest_difference(make_reference(inputs, every_row(problem)).output, naive_attention(inputs)), 1e-6);
   }
@@ -376,13 +395,16 @@ TEST(Reference, RotatesQueriesAndTheNewKeyByItsPosition) {
 }
 
 TEST(Reference, ReadsPackedInputs) {
-  const AttentionProblem problem{.batch = 2, .heads = 3, .seq_len = 64, .seq_len_kv = 64};
-  const auto separate =
-      make_reference(make_inputs(problem, Distribution::normal, Packing::separate, 3), every_row(problem));
-  const auto packed =
-      make_reference(make_inputs(problem, Distribution::normal, Packing::packed_qkv, 3), every_row(problem));
-  EXPECT_EQ(separate.output, packed.output);
-  EXPECT_EQ(separate.bound, packed.bound);
+  AttentionProblem problem{.batch = 2, .heads = 3, .seq_len = 64, .seq_len_kv = 64};
+  for (const std::int64_t head_dim_v : {0, 48, 192}) {
+    problem.head_dim_v = head_dim_v;
+    const auto separate =
+        make_reference(make_inputs(problem, Distribution::normal, Packing::separate, 3), every_row(problem));
+    const auto packed =
+        make_reference(make_inputs(problem, Distribution::normal, Packing::packed_qkv, 3), every_row(problem));
+    EXPECT_EQ(separate.output, packed.output);
+    EXPECT_EQ(separate.bound, packed.bound);
+  }
 }
 
 TEST(Reference, DoesNotDependOnTheNumberOfThreads) {

@@ -39,6 +39,7 @@ Configuration make_configuration(std::string name, Dtype dtype, int block_q, int
           .block_q = block_q,
           .block_kv = block_kv,
           .head_dim = 128,
+          .head_dim_v = 128,
           .num_warps = 4,
           .stages = 1,
           .step_kv = 64,
@@ -269,19 +270,19 @@ TEST(Support, SharedMemoryIsWhatTheDeviceHas) {
 
 TEST(Support, TheFirstConfigurationThatFitsIsPreferred) {
   const Version version = make_version();
-  EXPECT_EQ(preferred_configuration(version, Dtype::fp16, 128, 232'448), &version.configurations[0]);
-  EXPECT_EQ(preferred_configuration(version, Dtype::fp16, 128, 101'376), &version.configurations[1]);
-  EXPECT_EQ(preferred_configuration(version, Dtype::bf16, 128, 101'376), &version.configurations[2]);
-  EXPECT_EQ(preferred_configuration(version, Dtype::bf16, 128, 1'000), nullptr);
+  EXPECT_EQ(preferred_configuration(version, Dtype::fp16, 128, 128, 232'448), &version.configurations[0]);
+  EXPECT_EQ(preferred_configuration(version, Dtype::fp16, 128, 128, 101'376), &version.configurations[1]);
+  EXPECT_EQ(preferred_configuration(version, Dtype::bf16, 128, 128, 101'376), &version.configurations[2]);
+  EXPECT_EQ(preferred_configuration(version, Dtype::bf16, 128, 128, 1'000), nullptr);
 }
 
 TEST(Support, TheConfigurationHasTheProblemsHeadDim) {
   Version version = make_version();
   version.configurations.insert(version.configurations.begin(), make_configuration("64", Dtype::fp16, 128, 64, 9'000));
-  version.configurations.front().head_dim = 64;
+  version.configurations.front().head_dim = version.configurations.front().head_dim_v = 64;
   const Configuration& small = version.configurations[0];
-  EXPECT_EQ(preferred_configuration(version, Dtype::fp16, 64, 232'448), &small);
-  EXPECT_EQ(preferred_configuration(version, Dtype::fp16, 128, 232'448), &version.configurations[1]);
+  EXPECT_EQ(preferred_configuration(version, Dtype::fp16, 64, 64, 232'448), &small);
+  EXPECT_EQ(preferred_configuration(version, Dtype::fp16, 128, 128, 232'448), &version.configurations[1]);
   AttentionProblem problem = kProblem;
   EXPECT_EQ(find_configuration(version, problem, "", some_gpu()).configuration, &version.configurations[2]);
   EXPECT_THAT(find_configuration(version, problem, "64", some_gpu()).why_none, HasSubstr("it has 128x64, 64x32"));
@@ -293,6 +294,29 @@ TEST(Support, TheConfigurationHasTheProblemsHeadDim) {
             "head_dim 96 is not supported by 06_swizzle; allowed: 64, 128");
   EXPECT_THAT(head_dims(version, Dtype::fp16), testing::ElementsAre(64, 128));
   EXPECT_THAT(head_dims(version, Dtype::bf16), testing::ElementsAre(128));
+}
+
+TEST(Support, TheConfigurationHasTheProblemsHeadDimOfV) {
+  Version version = make_version();
+  AttentionProblem problem = kProblem;
+  const auto refusal = [&] {
+    return why_unsupported(version, *find_configuration(version, problem, "", some_gpu()).configuration, problem);
+  };
+  problem.head_dim = 192;
+  problem.head_dim_v = 128;
+  EXPECT_THAT(refusal().value_or(""), StartsWith("--head-dim-v is not supported by 06_swizzle; "));
+  version.solves.head_dim_v = true;
+  Configuration unequal = make_configuration("192", Dtype::fp16, 128, 64, 9'000);
+  unequal.head_dim = 192;
+  version.configurations.push_back(unequal);
+  EXPECT_EQ(find_configuration(version, problem, "", some_gpu()).configuration->name, "192");
+  EXPECT_EQ(refusal(), std::nullopt);
+  EXPECT_THAT(head_dims(version, Dtype::fp16), testing::ElementsAre(128));
+  EXPECT_THAT(unequal_head_dims(version, Dtype::fp16), testing::ElementsAre(std::pair(192, 128)));
+  problem.head_dim_v = 64;
+  EXPECT_EQ(refusal(), "head_dim 192 with --head-dim-v 64 is not supported by 06_swizzle; allowed: 192 with 128");
+  problem.head_dim_v = -1;
+  EXPECT_EQ(why_impossible(problem), "--head-dim-v -1 is out of range; allowed: 1 to 2147483647");
 }
 
 TEST(Support, MemoryCountsTensorsWorkspaceAndFlush) {

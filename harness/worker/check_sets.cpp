@@ -45,12 +45,13 @@ using Sets = std::vector<CheckSet>;
 
 // The problem of which the others are variants: two query tiles, and an odd number of K/V tiles.
 AttentionProblem small_problem(const Configuration& configuration) {
-  return {.batch = 2,
-          .heads = 3,
-          .seq_len = 2 * configuration.block_q,
-          .seq_len_kv = odd_tiles(configuration.block_kv) * configuration.block_kv,
-          .head_dim = configuration.head_dim,
-          .dtype = configuration.dtype};
+  return in_plainest_form({.batch = 2,
+                           .heads = 3,
+                           .seq_len = 2 * configuration.block_q,
+                           .seq_len_kv = odd_tiles(configuration.block_kv) * configuration.block_kv,
+                           .head_dim = configuration.head_dim,
+                           .dtype = configuration.dtype,
+                           .head_dim_v = configuration.head_dim_v});
 }
 
 // As many queries as keys: whole tiles of both kinds, and at least two of each.

@@ -41,15 +41,16 @@ HeadFindings check_head(const Reference& reference, const HostBuffer& output, st
   HeadFindings found;
   found.wrong_tiles.resize((problem.seq_len + block_q - 1) / block_q);
 
+  const std::int64_t head_dim_v = value_head_dim(problem);
   std::int64_t next_selected = 0;  // index of the first selected row that is at or after `row`
   for (std::int64_t row = 0; row < num_rows(problem, batch); ++row) {
     const std::uint16_t* got = output.data() + layout.row(batch, head, row);
     const double* expected = nullptr;
     if (next_selected < reference.rows.count() && reference.rows.row(batch, head, next_selected) == row)
       expected = reference.row(batch, head, next_selected++);
-    if (expected != nullptr) found.compared += problem.head_dim;
+    if (expected != nullptr) found.compared += head_dim_v;
 
-    for (std::int64_t column = 0; column < problem.head_dim; ++column) {
+    for (std::int64_t column = 0; column < head_dim_v; ++column) {
       const std::uint16_t bits = got[column];
       const bool finite = is_finite(problem.dtype, bits);
       bool wrong = !finite;

@@ -40,12 +40,12 @@ HostBuffer to_e4m3(const Inputs& inputs, int buffer) {
   const HostBuffer& from = inputs.buffers[buffer];
   HostBuffer to(from.size() / 2);
   std::fill_n(to.data(), to.size(), 0x7f7f);  // gaps are NaN here, too
-  for_each_scaled_row(inputs, buffer, [&](std::int64_t offset, float scale) {
-    for (std::int64_t d = 0; d < inputs.problem.head_dim; d += 2) {
-      const auto bits = [&](std::int64_t i) {
-        return e4m3_from_float(element_to_float(inputs.problem.dtype, from.data()[offset + i]) / scale);
+  for_each_scaled_row(inputs, buffer, [&](std::int64_t begin, std::int64_t end, float scale) {
+    for (std::int64_t i = begin; i < end; i += 2) {
+      const auto bits = [&](std::int64_t at) {
+        return e4m3_from_float(element_to_float(inputs.problem.dtype, from.data()[at]) / scale);
       };
-      to.data()[(offset + d) / 2] = static_cast<std::uint16_t>(bits(d) | bits(d + 1) << 8);
+      to.data()[i / 2] = static_cast<std::uint16_t>(bits(i) | bits(i + 1) << 8);
     }
   });
   return to;
@@ -53,10 +53,10 @@ HostBuffer to_e4m3(const Inputs& inputs, int buffer) {
 
 HostBuffer from_e4m3(const Inputs& inputs, int buffer, const HostBuffer& from) {
   HostBuffer to(from.size() * 2);
-  for_each_scaled_row(inputs, buffer, [&](std::int64_t offset, float scale) {
-    for (std::int64_t d = 0; d < inputs.problem.head_dim; ++d) {
-      const auto bits = static_cast<std::uint8_t>(from.data()[(offset + d) / 2] >> d % 2 * 8);
-      to.data()[offset + d] = element_from_float(inputs.problem.dtype, e4m3_to_float(bits) * scale);
+  for_each_scaled_row(inputs, buffer, [&](std::int64_t begin, std::int64_t end, float scale) {
+    for (std::int64_t i = begin; i < end; ++i) {
+      const auto bits = static_cast<std::uint8_t>(from.data()[i / 2] >> i % 2 * 8);
+      to.data()[i] = element_from_float(inputs.problem.dtype, e4m3_to_float(bits) * scale);
     }
   });
   return to;

@@ -155,20 +155,20 @@ void fill_row(std::uint16_t* row, std::int64_t head_dim, Dtype dtype, const Elem
 // scale. Padding stays NaN. Of a cache, heads whose data are alike have different scales, so that none can replace another.
 void quantise(Inputs& inputs) {
   const AttentionProblem& problem = inputs.problem;
-  const std::int64_t head_dim = problem.head_dim, heads = problem.heads;
+  const std::int64_t heads = problem.heads;
   inputs.scales.assign(3 * problem.batch * heads, 1);
   const struct {
     const TensorLayout& layout;
     HostBuffer& buffer;
     NumberOfRows rows_of;
-    std::int64_t heads_per_head;
+    std::int64_t heads_per_head, head_dim;
   } parts[] = {
-      {inputs.Q, inputs.buffers[inputs.Q_buffer], num_rows, 1},
-      {inputs.K, inputs.buffers[inputs.K_buffer], num_rows_kv, heads / num_kv_heads(problem)},
-      {inputs.V, inputs.buffers[inputs.V_buffer], num_rows_kv, heads / num_kv_heads(problem)},
+      {inputs.Q, inputs.buffers[inputs.Q_buffer], num_rows, 1, problem.head_dim},
+      {inputs.K, inputs.buffers[inputs.K_buffer], num_rows_kv, heads / num_kv_heads(problem), problem.head_dim},
+      {inputs.V, inputs.buffers[inputs.V_buffer], num_rows_kv, heads / num_kv_heads(problem), value_head_dim(problem)},
   };
   for (std::int64_t i = problem.fp8_cache ? 1 : 0; i < 3; ++i) {
-    const auto& [layout, buffer, rows_of, heads_per_head] = parts[i];
+    const auto& [layout, buffer, rows_of, heads_per_head, head_dim] = parts[i];
     parallel_for(problem.batch * heads / heads_per_head, [&](std::int64_t work) {
       const std::int64_t b = work / (heads / heads_per_head), head = work % (heads / heads_per_head);
       const auto for_each = [&](const auto& visit) {
@@ -219,13 +219,16 @@ PageTable shuffled_pages(const AttentionProblem& problem) {
 void lay_out(Inputs& inputs, Packing packing) {
   const AttentionProblem& problem = inputs.problem;
   const std::int64_t batch = problem.batch, heads = problem.heads, kv_heads = num_kv_heads(problem),
-                     seq_len = problem.seq_len, seq_len_kv = problem.seq_len_kv, head_dim = problem.head_dim;
+                     seq_len = problem.seq_len, seq_len_kv = problem.seq_len_kv, head_dim = problem.head_dim,
+                     head_dim_v = value_head_dim(problem);
   if (packing == Packing::packed_qkv) {
     if (seq_len != seq_len_kv || problem.packed || problem.fp8_cache)
       throw std::logic_error("packed Q, K and V need seq_len = seq_len_kv, one type, and padded sequences");
-    const TensorLayout packed = contiguous_layout(seq_len, heads + 2 * kv_heads, head_dim);
-    inputs.buffers.emplace_back(batch * packed.batch_stride);
-    inputs.Q = inputs.K = inputs.V = packed;
+    const std::int64_t row = (heads + kv_heads) * head_dim + kv_heads * head_dim_v;
+    inputs.buffers.emplace_back(batch * seq_len * row);
+    inputs.Q = {.batch_stride = seq_len * row, .row_stride = row, .head_stride = head_dim};
+    inputs.K = inputs.V = inputs.Q;
+    inputs.V.head_stride = head_dim_v;
     inputs.K.offset = heads * head_dim;
     inputs.V.offset = (heads + kv_heads) * head_dim;
     return;
@@ -239,12 +242,13 @@ void lay_out(Inputs& inputs, Packing packing) {
                                : table != nullptr ? table->page_size
                                                   : seq_len_kv;
   inputs.Q = contiguous_layout(rows, heads, head_dim);
-  inputs.K = inputs.V = contiguous_layout(rows_kv, kv_heads, head_dim);
+  inputs.K = contiguous_layout(rows_kv, kv_heads, head_dim);
+  inputs.V = contiguous_layout(rows_kv, kv_heads, head_dim_v);
   std::int64_t sizes[] = {entries * inputs.Q.batch_stride, entries_kv * inputs.K.batch_stride,
                           entries_kv * inputs.V.batch_stride};
   if (packing == Packing::with_gaps) {
     // Rows begin at multiples of 16 elements, as TMA requires for 8-bit elements, too.
-    const std::int64_t Q_head = head_dim + 16, K_row = head_dim + 32, V_row = 5 * head_dim;
+    const std::int64_t Q_head = head_dim + 16, K_row = head_dim + 32, V_row = 5 * head_dim_v;
     inputs.Q = {.batch_stride = rows * heads * Q_head, .row_stride = heads * Q_head, .head_stride = Q_head};
     inputs.K = {.batch_stride = kv_heads * rows_kv * K_row, .row_stride = K_row, .head_stride = rows_kv * K_row};
     inputs.V = {.batch_stride = rows_kv * V_row, .row_stride = V_row, .head_stride = entries_kv * rows_kv * V_row};
@@ -269,16 +273,17 @@ std::uint16_t padding_of(Dtype dtype) { return element_from_float(dtype, std::nu
 // The new key and value of each batch entry in memory of their own, with gaps of NaN or without.
 void copy_new_tokens(Inputs& inputs, Packing packing) {
   const AttentionProblem& problem = inputs.problem;
-  const std::int64_t kv_heads = num_kv_heads(problem), head_dim = problem.head_dim;
+  const std::int64_t kv_heads = num_kv_heads(problem);
   const struct {
     HostBuffer& to;
     TensorLayout& to_layout;
     const HostBuffer& from;
     const TensorLayout& from_layout;
-    std::int64_t gap;  // in elements, after each head
-  } parts[] = {{inputs.new_K, inputs.new_K_layout, inputs.buffers[inputs.K_buffer], inputs.K, 16},
-               {inputs.new_V, inputs.new_V_layout, inputs.buffers[inputs.V_buffer], inputs.V, 48}};
-  for (const auto& [to, to_layout, from, from_layout, gap] : parts) {
+    std::int64_t head_dim, gap;  // in elements, after each head
+  } parts[] = {
+      {inputs.new_K, inputs.new_K_layout, inputs.buffers[inputs.K_buffer], inputs.K, problem.head_dim, 16},
+      {inputs.new_V, inputs.new_V_layout, inputs.buffers[inputs.V_buffer], inputs.V, value_head_dim(problem), 48}};
+  for (const auto& [to, to_layout, from, from_layout, head_dim, gap] : parts) {
     to_layout = contiguous_layout(1, kv_heads, head_dim + (packing == Packing::with_gaps ? gap : 0));
     to = HostBuffer(problem.batch * to_layout.batch_stride);
     std::fill_n(to.data(), to.size(), padding_of(problem.dtype));
@@ -310,16 +315,19 @@ struct Part {
   TensorName name;
   const TensorLayout* layout;
   HostBuffer* buffer;
-  std::int64_t rows, heads;
+  std::int64_t rows, heads, head_dim;
   NumberOfRows num_used, num_rows;  // the difference is padding
 };
 
 std::array<Part, 3> parts_of(Inputs& inputs) {
   const AttentionProblem& problem = inputs.problem;
   const std::int64_t rows = problem.seq_len, rows_kv = problem.seq_len_kv, kv_heads = num_kv_heads(problem);
-  return {{{TensorName::Q, &inputs.Q, &inputs.buffers[inputs.Q_buffer], rows, problem.heads, num_queries, num_rows},
-           {TensorName::K, &inputs.K, &inputs.buffers[inputs.K_buffer], rows_kv, kv_heads, num_keys, num_rows_kv},
-           {TensorName::V, &inputs.V, &inputs.buffers[inputs.V_buffer], rows_kv, kv_heads, num_keys, num_rows_kv}}};
+  const std::int64_t head_dim = problem.head_dim, head_dim_v = value_head_dim(problem);
+  HostBuffer *Q = &inputs.buffers[inputs.Q_buffer], *K = &inputs.buffers[inputs.K_buffer],
+             *V = &inputs.buffers[inputs.V_buffer];
+  return {{{TensorName::Q, &inputs.Q, Q, rows, problem.heads, head_dim, num_queries, num_rows},
+           {TensorName::K, &inputs.K, K, rows_kv, kv_heads, head_dim, num_keys, num_rows_kv},
+           {TensorName::V, &inputs.V, V, rows_kv, kv_heads, head_dim_v, num_keys, num_rows_kv}}};
 }
 
 // Draws the rows of a distribution.
@@ -350,7 +358,7 @@ class RowSource {
       direction = rotary;
     }
     const std::uint64_t row_seed = hash(seed_, static_cast<std::uint64_t>(part.name) + 4 * number_, batch, head, row);
-    fill_row(to, problem_.head_dim, problem_.dtype, like, direction, row_seed);
+    fill_row(to, part.head_dim, problem_.dtype, like, direction, row_seed);
   }
 
  private:
@@ -360,8 +368,8 @@ class RowSource {
     std::vector<float> elements;
     if (name == TensorName::Q) elements = adversarial_query(head, row, head_dim);
     if (name == TensorName::K) elements = adversarial_key(designed_[head][row].log2_weight, head_dim, problem_.dtype);
-    if (name == TensorName::V) elements.assign(head_dim, designed_[head][row].value);
-    for (std::int64_t d = 0; d < head_dim; ++d) to[d] = element_from_float(problem_.dtype, elements[d]);
+    if (name == TensorName::V) elements.assign(value_head_dim(problem_), designed_[head][row].value);
+    for (const float element : elements) *to++ = element_from_float(problem_.dtype, element);
   }
 
   const AttentionProblem& problem_;
@@ -405,24 +413,26 @@ bool is_in_8_bits(const Inputs& inputs, int buffer) {
 }
 
 void for_each_scaled_row(const Inputs& inputs, int buffer,
-                         const std::function<void(std::int64_t offset, float scale)>& visit) {
+                         const std::function<void(std::int64_t begin, std::int64_t end, float scale)>& visit) {
   const AttentionProblem& problem = inputs.problem;
   const std::int64_t kv_heads = num_kv_heads(problem);
   const struct {
     int buffer;
     const TensorLayout& layout;
-    std::int64_t heads;
+    std::int64_t heads, head_dim;
     NumberOfRows rows_of;
-  } parts[] = {{inputs.Q_buffer, inputs.Q, problem.heads, num_rows},
-               {inputs.K_buffer, inputs.K, kv_heads, num_rows_kv},
-               {inputs.V_buffer, inputs.V, kv_heads, num_rows_kv}};
+  } parts[] = {{inputs.Q_buffer, inputs.Q, problem.heads, problem.head_dim, num_rows},
+               {inputs.K_buffer, inputs.K, kv_heads, problem.head_dim, num_rows_kv},
+               {inputs.V_buffer, inputs.V, kv_heads, value_head_dim(problem), num_rows_kv}};
   for (std::int64_t i = 0; i < 3; ++i) {
     if (parts[i].buffer != buffer) continue;
     for (std::int64_t b = 0; b < problem.batch; ++b)
       for (std::int64_t head = 0; head < parts[i].heads; ++head)
-        for (std::int64_t row = 0; row < parts[i].rows_of(problem, b); ++row)
-          visit(parts[i].layout.row(b, head, row),
+        for (std::int64_t row = 0; row < parts[i].rows_of(problem, b); ++row) {
+          const std::int64_t begin = parts[i].layout.row(b, head, row);
+          visit(begin, begin + parts[i].head_dim,
                 inputs.scales[(i * problem.batch + b) * problem.heads + head * (problem.heads / parts[i].heads)]);
+        }
   }
 }
 
@@ -461,7 +471,7 @@ Inputs make_inputs(const AttentionProblem& problem, Distribution distribution, P
       for (std::int64_t head = 0; head < part->heads; ++head) {
         std::uint16_t* const to = part->buffer->data() + part->layout->row(b, head, row);
         if (row >= part->num_used(problem, b))
-          std::fill_n(to, problem.head_dim, padding);
+          std::fill_n(to, part->head_dim, padding);
         else
           source.fill(to, *part, b, head, row);
       }

@@ -19,7 +19,7 @@ namespace flash_ladder {
 enum class Packing {
   separate,    // each in its own buffer [batch, rows, heads, head_dim]
   with_gaps,   // the same with gaps of NaN, and strides that no two tensors share
-  packed_qkv,  // one buffer [batch, rows, heads of Q, K and V, head_dim], as a fused projection leaves them; needs seq_len = seq_len_kv
+  packed_qkv,  // one buffer [batch, rows, heads of Q, K and V, head_dim or head_dim_v], as a fused projection leaves them; needs seq_len = seq_len_kv
 };
 
 /// The scale of the scores that kernels, reference and base use unless another is given: 1 / sqrt(head_dim).
@@ -41,7 +41,7 @@ struct Inputs {
   HostBuffer rotary_cos, rotary_sin;        // [seq_len_kv][rotary_dim / 2], elements; empty unless the problem rotates
   std::shared_ptr<const GradientInputs> gradients;  // of a backward problem: dO, O and L
 
-  /// The head_dim elements of a row. `head` is one of Q's heads; for K and V, the result is the row that this head reads.
+  /// The elements of a row. `head` is one of Q's heads; for K and V, the result is the row that this head reads.
   const std::uint16_t* Q_row(std::int64_t batch, std::int64_t head, std::int64_t row) const;
   const std::uint16_t* K_row(std::int64_t batch, std::int64_t head, std::int64_t row) const;
   const std::uint16_t* V_row(std::int64_t batch, std::int64_t head, std::int64_t row) const;
@@ -55,9 +55,9 @@ void rotate(const Inputs& inputs, std::int64_t batch, T* row);
 /// Whether a buffer has 8-bit elements on the device: that of Q, K or V of an e4m3 problem, or that of K or V if the cache is e4m3.
 bool is_in_8_bits(const Inputs& inputs, int buffer);
 
-/// For a buffer of 8-bit elements: the start of each row of a tensor in it, counted in elements, and the scale of its head.
+/// For a buffer of 8-bit elements: the elements of each row of a tensor in it, counted from its start, and the scale of its head.
 void for_each_scaled_row(const Inputs& inputs, int buffer,
-                         const std::function<void(std::int64_t offset, float scale)>& visit);
+                         const std::function<void(std::int64_t begin, std::int64_t end, float scale)>& visit);
 
 /// A pseudo-random number that depends only on the arguments.
 std::uint64_t hash(std::uint64_t seed, std::uint64_t a, std::uint64_t b, std::uint64_t c, std::uint64_t d = 0);

@@ -24,20 +24,21 @@ std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
 // The whole computation in one arithmetic: double for the reference, float for base.
 template <typename T>
 struct Attention {
-  std::int64_t keys, head_dim;     // rounded up, so that no loop has a tail; the added elements are 0
-  std::vector<T> Q;                // [rows][head_dim]
-  std::vector<T> S;                // [rows][keys], later P
-  std::vector<T> O;                // [rows][head_dim]
-  std::vector<T> K_transposed, V;  // [head_dim][kKeys] and [kKeys][head_dim]
+  std::int64_t keys, head_dim, head_dim_v;  // rounded up, so that no loop has a tail; the added elements are 0
+  std::vector<T> Q;                         // [rows][head_dim]
+  std::vector<T> S;                         // [rows][keys], later P
+  std::vector<T> O;                         // [rows][head_dim_v]
+  std::vector<T> K_transposed, V;           // [head_dim][kKeys] and [kKeys][head_dim_v]
 
-  Attention(std::int64_t rows, std::int64_t keys, std::int64_t head_dim)
+  Attention(std::int64_t rows, std::int64_t keys, std::int64_t head_dim, std::int64_t head_dim_v)
       : keys(keys),
         head_dim(head_dim),
+        head_dim_v(head_dim_v),
         Q(rows * head_dim),
         S(rows * keys),
-        O(rows * head_dim),
+        O(rows * head_dim_v),
         K_transposed(head_dim * kKeys),
-        V(kKeys * head_dim) {}
+        V(kKeys * head_dim_v) {}
 
   // S[row][first_key …] = Q[row] · K, for the keys in K_transposed.
   void add_scores(std::int64_t row, std::int64_t first_key) {
@@ -77,8 +78,8 @@ struct Attention {
   }
   // O[row] += P[row][first_key …] · V.
   void add_output(std::int64_t row, std::int64_t first_key) {
-    for (std::int64_t d = 0; d < head_dim; d += kWidth)
-      add_row_times_matrix(&O[row * head_dim + d], &S[row * keys + first_key], &V[d], kKeys, head_dim);
+    for (std::int64_t d = 0; d < head_dim_v; d += kWidth)
+      add_row_times_matrix(&O[row * head_dim_v + d], &S[row * keys + first_key], &V[d], kKeys, head_dim_v);
   }
 };
 
@@ -131,11 +132,12 @@ std::int64_t RowSelection::row(std::int64_t batch, std::int64_t head, std::int64
 AttendedRows attend_rows(const Inputs& inputs, std::int64_t batch, std::int64_t head,
                          std::span<const std::int64_t> rows, bool with_base) {
   const std::int64_t num_rows = std::ssize(rows), num_keys = flash_ladder::num_keys(inputs.problem, batch),
-                     head_dim = inputs.problem.head_dim;
-  const std::int64_t padded_keys = round_up(num_keys, kKeys), padded_dim = round_up(head_dim, kWidth);
+                     head_dim = inputs.problem.head_dim, head_dim_v = value_head_dim(inputs.problem);
+  const std::int64_t padded_keys = round_up(num_keys, kKeys), padded_dim = round_up(head_dim, kWidth),
+                     padded_dim_v = round_up(head_dim_v, kWidth);
   const Dtype dtype = inputs.problem.dtype;
-  Attention<double> exact(num_rows, padded_keys, padded_dim);
-  Attention<float> base(num_rows, padded_keys, padded_dim);
+  Attention<double> exact(num_rows, padded_keys, padded_dim, padded_dim_v);
+  Attention<float> base(num_rows, padded_keys, padded_dim, padded_dim_v);
   std::vector<float> converted(head_dim);
   std::vector<double> exact_row(head_dim);
   const bool rotates = inputs.problem.rotary_dim != 0;
@@ -162,8 +164,8 @@ AttendedRows attend_rows(const Inputs& inputs, std::int64_t batch, std::int64_t 
     }
   }
 
-  AttendedRows result{.exact = std::vector<double>(num_rows * head_dim),
-                      .base = std::vector<float>(with_base ? num_rows * head_dim : 0),
+  AttendedRows result{.exact = std::vector<double>(num_rows * head_dim_v),
+                      .base = std::vector<float>(with_base ? num_rows * head_dim_v : 0),
                       .exact_log_sum_exp = std::vector<double>(num_rows),
                       .base_log_sum_exp = std::vector<float>(with_base ? num_rows : 0)};
   const float* sink = inputs.problem.sinks ? &inputs.sinks[head] : nullptr;
@@ -187,9 +189,9 @@ AttendedRows attend_rows(const Inputs& inputs, std::int64_t batch, std::int64_t 
   // O = P V divided by the sum of all P, and by the probability that a weight is kept; 0 if the row sees no key, and the sum is 0.
   for (std::int64_t first_key = 0; first_key < num_keys; first_key += kKeys) {
     for (std::int64_t key = 0; key < std::min(kKeys, num_keys - first_key); ++key) {
-      float* V = &base.V[key * padded_dim];
-      elements_to_float(dtype, inputs.V_row(batch, head, first_key + key), head_dim, V);
-      std::copy_n(V, head_dim, &exact.V[key * padded_dim]);
+      float* V = &base.V[key * padded_dim_v];
+      elements_to_float(dtype, inputs.V_row(batch, head, first_key + key), head_dim_v, V);
+      std::copy_n(V, head_dim_v, &exact.V[key * padded_dim_v]);
     }
     for (std::int64_t r = 0; r < num_rows; ++r) {
       exact.add_output(r, first_key);
@@ -197,23 +199,25 @@ AttendedRows attend_rows(const Inputs& inputs, std::int64_t batch, std::int64_t 
     }
   }
   for (std::int64_t r = 0; r < num_rows; ++r)
-    for (std::int64_t d = 0; d < head_dim; ++d) {
+    for (std::int64_t d = 0; d < head_dim_v; ++d) {
       const bool sees_a_key = exact_sum[r] > 0;  // the largest has P = 1
-      result.exact[r * head_dim + d] = sees_a_key ? exact.O[r * padded_dim + d] / exact_sum[r] * (256.0 / keep) : 0.0;
+      result.exact[r * head_dim_v + d] =
+          sees_a_key ? exact.O[r * padded_dim_v + d] / exact_sum[r] * (256.0 / keep) : 0.0;
       if (!with_base) continue;
-      const float quotient = sees_a_key ? base.O[r * padded_dim + d] / base_sum[r] * (256.0f / keep) : 0.0f;
-      result.base[r * head_dim + d] = element_to_float(dtype, element_from_float(dtype, quotient));
+      const float quotient = sees_a_key ? base.O[r * padded_dim_v + d] / base_sum[r] * (256.0f / keep) : 0.0f;
+      result.base[r * head_dim_v + d] = element_to_float(dtype, element_from_float(dtype, quotient));
     }
   return result;
 }
 
 Reference make_reference(const Inputs& inputs, const RowSelection& rows, const Progress& progress, int threads) {
   const AttentionProblem& problem = inputs.problem;
-  const std::int64_t count = rows.count(), heads_in_all = problem.batch * problem.heads, head_dim = problem.head_dim;
+  const std::int64_t count = rows.count(), heads_in_all = problem.batch * problem.heads,
+                     head_dim_v = value_head_dim(problem);
   Reference reference;
   reference.problem = problem;
   reference.rows = rows;
-  reference.output.resize(heads_in_all * count * head_dim);
+  reference.output.resize(heads_in_all * count * head_dim_v);
   reference.bound.resize(heads_in_all);
   reference.log_sum_exp.resize(heads_in_all * count);
   reference.log_sum_exp_bound.resize(heads_in_all);
@@ -230,7 +234,7 @@ Reference make_reference(const Inputs& inputs, const RowSelection& rows, const P
     std::vector<std::int64_t> selected;
     for (std::int64_t index = first; index < end; ++index) selected.push_back(rows.row(batch, head, index));
     const AttendedRows attended = attend_rows(inputs, batch, head, selected);
-    double* output = &reference.output[((batch * problem.heads + head) * count + first) * head_dim];
+    double* output = &reference.output[((batch * problem.heads + head) * count + first) * head_dim_v];
     for (std::int64_t i = 0; i < std::ssize(attended.exact); ++i) {
       const double exact = attended.exact[i], error = std::abs(attended.base[i] - exact);
       if (!std::isfinite(error)) throw std::logic_error("the reference is not finite: these inputs overflow the type");

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "host/problem.h"
+#include "problem/problem.h"
 #include "worker/inputs.h"
 #include "worker/parallel.h"
 
@@ -29,7 +30,7 @@ struct RowSelection {
 struct Reference {
   AttentionProblem problem;
   RowSelection rows;
-  std::vector<double> output;  // [batch][heads][rows.count()][head_dim]
+  std::vector<double> output;  // [batch][heads][rows.count()][head_dim_v]
   // [batch][heads]: 2 · max|base - output| + one ulp of the type at max|output|, over the selected rows. A kernel's
   // element is right if it is at most this far from `output`.
   std::vector<double> bound;
@@ -41,16 +42,16 @@ struct Reference {
   // about 2^-22 even where it is close to 0.
   std::vector<double> log_sum_exp_bound;
 
-  /// The head_dim elements of a selected row.
+  /// The head_dim_v elements of a selected row.
   const double* row(std::int64_t batch, std::int64_t head, std::int64_t index) const {
-    return output.data() + ((batch * problem.heads + head) * rows.count() + index) * problem.head_dim;
+    return output.data() + ((batch * problem.heads + head) * rows.count() + index) * value_head_dim(problem);
   }
 };
 
 /// Some rows of one head, computed in two ways.
 struct AttendedRows {
-  std::vector<double> exact;  // [row][head_dim], float64 from end to end
-  // [row][head_dim], attention with the rounding of a good kernel: S in fp32, P = exp(S - rowmax) rounded to the input
+  std::vector<double> exact;  // [row][head_dim_v], float64 from end to end
+  // [row][head_dim_v], attention with the rounding of a good kernel: S in fp32, P = exp(S - rowmax) rounded to the input
   // type (round_P), the sums of P and of P V in fp32, their quotient rounded to the output's type.
   std::vector<float> base;
   // [row], L: in float64, and in fp32 from S in fp32. -inf if the row sees no key.
@@ -61,7 +62,7 @@ struct AttendedRows {
 AttendedRows attend_rows(const Inputs& inputs, std::int64_t batch, std::int64_t head,
                          std::span<const std::int64_t> rows, bool with_base = true);
 
-/// The reference for all selected rows. Work: 4 · head_dim multiplications per selected row and key.
+/// The reference for all selected rows. Work: 2 · (head_dim + head_dim_v) multiplications per selected row and key.
 Reference make_reference(const Inputs& inputs, const RowSelection& rows, const Progress& progress = {},
                          int threads = 0);
 

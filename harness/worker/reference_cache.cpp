@@ -81,7 +81,7 @@ std::optional<Reference> read_reference(const std::filesystem::path& file, const
   const std::size_t heads = problem.batch * problem.heads, logs = heads * rows.count();
   Reference reference{.problem = problem,
                       .rows = rows,
-                      .output = std::vector<double>(logs * problem.head_dim),
+                      .output = std::vector<double>(logs * value_head_dim(problem)),
                       .bound = std::vector<double>(heads),
                       .log_sum_exp = std::vector<double>(logs),
                       .log_sum_exp_bound = std::vector<double>(heads)};

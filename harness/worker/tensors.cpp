@@ -67,14 +67,14 @@ TensorLayout contiguous_layout(std::int64_t rows, std::int64_t heads, std::int64
 }
 
 TensorLayout output_layout(const AttentionProblem& problem) {
-  TensorLayout layout = contiguous_layout(problem.seq_len, problem.heads, problem.head_dim);
+  TensorLayout layout = contiguous_layout(problem.seq_len, problem.heads, value_head_dim(problem));
   if (problem.packed) layout.batch_stride = 0;
   layout.first_rows = first_rows(problem);
   return layout;
 }
 
 std::int64_t output_size(const AttentionProblem& problem) {
-  return total_rows(problem) * problem.heads * problem.head_dim;
+  return total_rows(problem) * problem.heads * value_head_dim(problem);
 }
 
 }  // namespace flash_ladder

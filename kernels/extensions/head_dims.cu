@@ -1,13 +1,15 @@
 // head_dims
 //
-// Idea        Heads have 64, 96, 128, 192 or 256 elements. Registers decide the query tile: for 16 rows, O and Q take 3/4 ·
-//             head_dim registers of each lane, so beyond 128 a warp owns 16 rows and not 32. Shared memory decides the rest.
+// Idea        Rows of Q and K have 64, 96, 128, 192 or 256 elements, and those of V and O as many, or 128 beside 192. Registers
+//             decide the query tile: for 16 rows, O takes head_dim_v / 2 registers of each lane and Q head_dim / 4, so beyond
+//             128 a warp owns 16 rows and not 32. Shared memory decides the rest.
 // Changed     The swizzle permutes only four chunks if rows are not multiples of 128 bytes. 16, 8 or 4 threads copy a row.
 // Prediction  128 as before. 64 has all exponentials but half of the mma: 0.8 of 128's TFLOP/s. With 16 rows per warp, a
-//             fragment of K or V serves one mma and not two: 0.75 of it for 192 and 256.
+//             fragment of K or V serves one mma and not two: 0.75 of it for 192 and 256, and for 192 with 128.
 
 #include <algorithm>
 #include <cfloat>
+#include <numeric>
 
 #include "convert.h"
 #include "copy_or_zero.h"
@@ -18,48 +20,46 @@
 
 namespace flash_ladder::head_dims {
 
-template <typename Element_, int kHeadDim_, int kMmaM_, int kBlockKV_, int kStages_>
+constexpr int kChunk = 8;  // elements in 16 bytes, the most that a thread moves at once
+
+template <typename Element_, int kHeadDim_, int kMmaM_, int kBlockKV_, int kStages_, int kHeadDimV_ = kHeadDim_>
 struct Traits {
   using Element = Element_;
   static constexpr int kMmaM = kMmaM_;  // 16-row mma tiles that a warp owns
   static constexpr int kNumWarps = 8;
-  static constexpr int kBlockQ = kNumWarps * kMmaM * 16;  // query rows per CTA
-  static constexpr int kBlockKV = kBlockKV_;              // keys and values per tile
-  static constexpr int kStepKV = 16;                      // keys and values per step
-  static constexpr int kStages = kStages_;                // tiles in the ring, each with K and V
-  static constexpr int kHeadDim = kHeadDim_;
-  static constexpr int kChunk = 16 / sizeof(Element);  // elements in 16 bytes, the most that a thread moves at once
-  static constexpr int kChunksPerRow = kHeadDim / kChunk;
-  static constexpr int kSwizzled = kChunksPerRow % 8 == 0 ? 8 : 4;             // chunks that the XOR permutes
-  static constexpr int kCopyLanes = kChunksPerRow % 16 == 0 ? 16 : kSwizzled;  // threads that copy a row together
-  static constexpr int kStageSize = 2 * kBlockKV * kHeadDim;                   // elements in a stage: K and V
+  static constexpr int kBlockQ = kNumWarps * kMmaM * 16;              // query rows per CTA
+  static constexpr int kBlockKV = kBlockKV_;                          // keys and values per tile
+  static constexpr int kStepKV = 16;                                  // keys and values per step
+  static constexpr int kStages = kStages_;                            // tiles in the ring, each with K and V
+  static constexpr int kHeadDim = kHeadDim_, kHeadDimV = kHeadDimV_;  // elements in a row of Q and K, and of V and O
+  static constexpr int kCopyLanes = std::gcd(std::gcd(kHeadDim, kHeadDimV) / kChunk, 16);  // threads that copy a row
+  static constexpr int kStageSize = kBlockKV * (kHeadDim + kHeadDimV);  // elements in a stage: K and V
   // If a lane's sum of P reaches this, the row needs a new maximum. Below it, each P is far from 65,504, the largest
   // fp16 number; any limit up to that would do.
   static constexpr float kMostSum = 4096;
   // The ring, and two barriers of 8 bytes per stage.
   static constexpr int kSmemBytes = kStages * kStageSize * sizeof(Element) + kStages * 2 * 8;
-  static_assert(kChunksPerRow % kSwizzled == 0, "the XOR permutes whole groups of chunks");
-  static_assert(kStages >= 2 && kStepKV % 16 == 0 &&
-                kBlockKV % (2 * kStepKV) == 0);  // a tile is copied in the middle of the previous one
+  static_assert(kStages >= 2 && kBlockKV % (2 * kStepKV) == 0);  // a tile is copied in the middle of the previous one
 };
 
 // The offset of element (row, col) of a tile in shared memory, counted in elements from the start of the tile. The XOR
 // permutes the 16-byte chunks of a row (06 has the picture): only four if rows of 192 bytes begin in bank 0 and 16 in turn.
-template <typename Traits>
+template <int kHeadDim>
+constexpr int kSwizzled = kHeadDim % (8 * kChunk) == 0 ? 8 : 4;
+template <int kHeadDim>
 __device__ int smem_offset(int row, int col) {
-  constexpr int kChunk = Traits::kChunk;
-  const int chunk = (col / kChunk) ^ (row / (8 / Traits::kSwizzled) % Traits::kSwizzled);
-  return row * Traits::kHeadDim + chunk * kChunk + col % kChunk;
+  const int chunk = (col / kChunk) ^ (row / (8 / kSwizzled<kHeadDim>) % kSwizzled<kHeadDim>);
+  return row * kHeadDim + chunk * kChunk + col % kChunk;
 }
 
 // The same for a fragment that starts at (row, col), both constants; lane_offset is where this lane reads the
 // fragment at (0, 0). Rows are multiples of 8, so they do not affect the XOR and are added. Columns are multiples of
 // 16: within the columns that the XOR permutes, they are applied as an XOR themselves; beyond those, they are added.
 // Whatever is added becomes an immediate in the load instruction.
-template <typename Traits>
+template <int kHeadDim>
 __device__ int fragment_offset(int lane_offset, int row, int col) {
-  constexpr int kSwizzled = Traits::kSwizzled * Traits::kChunk;  // columns that the XOR permutes
-  return (lane_offset ^ col % kSwizzled) + row * Traits::kHeadDim + col / kSwizzled * kSwizzled;
+  constexpr int kCols = kSwizzled<kHeadDim> * kChunk;  // columns that the XOR permutes
+  return (lane_offset ^ col % kCols) + row * kHeadDim + col / kCols * kCols;
 }
 
 // kCopyLanes neighbouring threads copy one row, 16 bytes at a time; a thread's next row is kRowsAtOnce further on.
@@ -68,14 +68,14 @@ constexpr int kRowsAtOnce = Traits::kNumWarps * 32 / Traits::kCopyLanes;
 
 // Starts copying a thread's share of kRows rows to shared memory, from the last row to the first. tile_smem points to the
 // thread's first row, tile_gmem to its last; tile_gmem moves back to the preceding tile. From the first row on, `rows` exist.
-template <typename Traits, int kRows, typename Element = typename Traits::Element>
+template <typename Traits, int kRows, int kHeadDim, typename Element = typename Traits::Element>
 __device__ void copy_tile(Element* tile_smem, const Element*& tile_gmem, std::int64_t row_stride, int rows) {
   static_assert(kRowsAtOnce<Traits> % 8 == 0, "all rows of a thread are swizzled alike");
 #pragma unroll
   for (int row = kRows - kRowsAtOnce<Traits>; row >= 0;
        row -= kRowsAtOnce<Traits>, tile_gmem -= kRowsAtOnce<Traits> * row_stride)
-    for (int col = 0; col < Traits::kHeadDim; col += Traits::kCopyLanes * Traits::kChunk)
-      cp_async_16_or_zero(&tile_smem[row * Traits::kHeadDim + col], tile_gmem + col, row < rows);
+    for (int col = 0; col < kHeadDim; col += Traits::kCopyLanes * kChunk)
+      cp_async_16_or_zero(&tile_smem[row * kHeadDim + col], tile_gmem + col, row < rows);
 }
 
 // In each ldmatrix, lanes 0–7 supply the row addresses of the first 8×8 matrix, lanes 8–15 of the second, and so on.
@@ -86,7 +86,7 @@ template <typename Traits, typename Element = typename Traits::Element>
 __device__ void load_K_fragments(std::uint32_t (&K_rmem)[2][2], const Element* K_smem, int lane_offset, int mma_k,
                                  int mma_n) {
   ldmatrix_x4(K_rmem[0][0], K_rmem[0][1], K_rmem[1][0], K_rmem[1][1],
-              &K_smem[fragment_offset<Traits>(lane_offset, mma_n * 8, mma_k * 16)]);
+              &K_smem[fragment_offset<Traits::kHeadDim>(lane_offset, mma_n * 8, mma_k * 16)]);
 }
 
 // B = V[16 keys][16 of head_dim], for mma_n and mma_n + 1. Two matrices, one below the other along the keys, form the B
@@ -95,7 +95,7 @@ template <typename Traits, typename Element = typename Traits::Element>
 __device__ void load_V_fragments(std::uint32_t (&V_rmem)[2][2], const Element* V_smem, int lane_offset, int mma_k,
                                  int mma_n) {
   ldmatrix_x4_trans(V_rmem[0][0], V_rmem[0][1], V_rmem[1][0], V_rmem[1][1],
-                    &V_smem[fragment_offset<Traits>(lane_offset, mma_k * 16, mma_n * 8)]);
+                    &V_smem[fragment_offset<Traits::kHeadDimV>(lane_offset, mma_k * 16, mma_n * 8)]);
 }
 
 constexpr float kLog2e = 1.44269504f;  // log2(e): exp(x) = 2^(x · log2(e))
@@ -172,8 +172,7 @@ __device__ inline std::uint32_t drop(std::uint32_t P, std::uint32_t bits, int fi
 
 // Waits until a phase of the barrier has ended: the first if parity is 0, the second if it is 1, the third if 0, and so on.
 __device__ inline void wait(std::uint64_t* barrier, int parity) {
-  while (!mbarrier_test_wait(barrier, parity)) {
-  }
+  while (!mbarrier_test_wait(barrier, parity)) continue;
   __syncwarp();  // lanes may leave the loop at different times, and ldmatrix and mma need the whole warp (.aligned)
 }
 
@@ -241,14 +240,14 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
                     float softcap, const float* alibi_slopes, const float* sinks, int keep, std::uint64_t dropout_seed,
                     std::uint32_t dropout_offset, float* L_gmem, float scale, int num_q_tiles, int total, int zero) {
   using Element = typename Traits::Element;
-  constexpr int kBlockQ = Traits::kBlockQ, kBlockKV = Traits::kBlockKV, kHeadDim = Traits::kHeadDim;
-  constexpr int kStepKV = Traits::kStepKV, kMmaM = Traits::kMmaM;
-  constexpr int kLaneChunks = Traits::kChunksPerRow / 4;  // chunks of a row of Q or O that each of its four lanes moves
+  constexpr int kBlockQ = Traits::kBlockQ, kBlockKV = Traits::kBlockKV, kStepKV = Traits::kStepKV;
+  constexpr int kHeadDim = Traits::kHeadDim, kHeadDimV = Traits::kHeadDimV, kMmaM = Traits::kMmaM;
+  constexpr int kLaneChunks = kHeadDim / kChunk / 4;  // chunks of a row of Q that each of its four lanes loads
   constexpr int kStages = Traits::kStages, kStageSize = Traits::kStageSize;
 
   extern __shared__ __align__(16) unsigned char smem[];
   Element* K_smem = reinterpret_cast<Element*>(smem);  // [kStages][kBlockKV][kHeadDim]; in each stage first K, then V
-  Element* V_smem = K_smem + kBlockKV * kHeadDim;      // [kStages][kBlockKV][kHeadDim]
+  Element* V_smem = K_smem + kBlockKV * kHeadDim;      // [kStages][kBlockKV][kHeadDimV]
   std::uint64_t* full = reinterpret_cast<std::uint64_t*>(K_smem + kStages * kStageSize);  // [kStages]: copied
   std::uint64_t* empty = full + kStages;                                                  // [kStages]: read by all
 
@@ -273,9 +272,8 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
     return tensor.row<Element>(head_of(q_tile) / args.heads, head_of(q_tile) % args.heads / sharing_heads, row);
   };
 
-  // Without tiles of padding, there may be fewer tiles than CTAs.
   if (q_tiles != nullptr) num_q_tiles = q_tiles->num_q_tiles;
-  if (blockIdx.x >= num_q_tiles) return;
+  if (blockIdx.x >= num_q_tiles) return;  // without tiles of padding, there may be fewer tiles than CTAs
 
   // The shuffle tells the compiler that a warp's lanes agree, so values based on warp_id need no register in each lane.
   const int warp_id = __shfl_sync(0xffffffff, threadIdx.x / 32, 0), lane_id = threadIdx.x % 32;
@@ -283,12 +281,13 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
 
   // This thread's first chunk of each tile.
   const int copy_row = threadIdx.x / Traits::kCopyLanes;
-  const int copy_col = threadIdx.x % Traits::kCopyLanes * Traits::kChunk;
-  const int copy_offset = smem_offset<Traits>(copy_row, copy_col);
+  const int copy_col = threadIdx.x % Traits::kCopyLanes * kChunk;
+  const int K_copy = smem_offset<kHeadDim>(copy_row, copy_col);
+  const int V_copy = smem_offset<kHeadDimV>(copy_row, copy_col);
 
   // This lane's first chunk of each tile. Left alone, the compiler recomputes both in every step.
-  const int K_lane = keep_in_register(smem_offset<Traits>(lane_id / 16 * 8 + lane_id % 8, lane_id / 8 % 2 * 8));
-  const int V_lane = keep_in_register(smem_offset<Traits>(lane_id % 16, lane_id / 16 * 8));
+  const int K_lane = keep_in_register(smem_offset<kHeadDim>(lane_id / 16 * 8 + lane_id % 8, lane_id / 8 % 2 * 8));
+  const int V_lane = keep_in_register(smem_offset<kHeadDimV>(lane_id % 16, lane_id / 16 * 8));
 
   // Row r of a query tile sees keys before this one, which need not exist.
   const auto end_of = [&](int q_tile, int r) {
@@ -309,8 +308,8 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
   const Element *K_gmem, *V_gmem;
   const auto copy_KV_tile = [&](int stage, int kv_tile, int keys) {
     const int rows = keys - kv_tile * kBlockKV - copy_row;
-    copy_tile<Traits, kBlockKV>(K_smem + stage * kStageSize + copy_offset, K_gmem, args.K.row_stride, rows);
-    copy_tile<Traits, kBlockKV>(V_smem + stage * kStageSize + copy_offset, V_gmem, args.V.row_stride, rows);
+    copy_tile<Traits, kBlockKV, kHeadDim>(K_smem + stage * kStageSize + K_copy, K_gmem, args.K.row_stride, rows);
+    copy_tile<Traits, kBlockKV, kHeadDimV>(V_smem + stage * kStageSize + V_copy, V_gmem, args.V.row_stride, rows);
     cp_async_mbarrier_arrive(&full[stage]);
   };
 
@@ -327,7 +326,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
   // Loads this lane's share of Q: the four lanes of a row take its 16-byte chunks in turn. The last row replaces later ones.
   uint4 Q_chunks[kMmaM][2][kLaneChunks];  // [mma_m][half][chunk / 4]
   const auto load_Q = [&](int q_tile) {
-    const Element* Q_gmem = row_of(args.Q, q_tile, first_q_of(q_tile)) + lane_id % 4 * Traits::kChunk;
+    const Element* Q_gmem = row_of(args.Q, q_tile, first_q_of(q_tile)) + lane_id % 4 * kChunk;
     const int first_row = first_row_of(q_tile) + warp_row + lane_id / 4, last_row = max(queries_of(q_tile), 1) - 1;
 #pragma unroll
     for (int mma_m = 0; mma_m < kMmaM; ++mma_m)
@@ -336,7 +335,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
 #pragma unroll
         for (int i = 0; i < kLaneChunks; ++i)
           Q_chunks[mma_m][half][i] = *reinterpret_cast<const uint4*>(
-              &Q_gmem[min(first_row + mma_m * 16 + half * 8, last_row) * args.Q.row_stride + 4 * i * Traits::kChunk]);
+              &Q_gmem[min(first_row + mma_m * 16 + half * 8, last_row) * args.Q.row_stride + 4 * i * kChunk]);
   };
 
   load_Q(blockIdx.x);
@@ -361,9 +360,9 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
     const float sink = kScores && sinks != nullptr ? sinks[head] * kLog2e : -INFINITY;
 
     // In each 16-row mma tile, a lane holds parts of two rows, lane_id / 4 and lane_id / 4 + 8; `half` selects one.
-    float O_rmem[kMmaM][kHeadDim / 8][4] = {};  // [mma_m][mma_n][D], not normalised
-    float row_max[kMmaM][2];                    // [mma_m][half], maximum m of scale · S when last computed
-    float row_sum[kMmaM][2] = {};               // [mma_m][half], sum l of this lane's 2^(scale · S - row_max) so far
+    float O_rmem[kMmaM][kHeadDimV / 8][4] = {};  // [mma_m][mma_n][D], not normalised
+    float row_max[kMmaM][2];                     // [mma_m][half], maximum m of scale · S when last computed
+    float row_sum[kMmaM][2] = {};                // [mma_m][half], sum l of this lane's 2^(scale · S - row_max) so far
 #pragma unroll
     for (int mma_m = 0; mma_m < kMmaM; ++mma_m) row_max[mma_m][0] = row_max[mma_m][1] = -FLT_MAX;
 
@@ -387,13 +386,13 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
     std::uint32_t P_rmem[kMmaM][kStepKV / 16][4];  // [mma_m][mma_k][A]
     std::uint32_t V_rmem[2][2][2];                 // [buffer][mma_n % 2][B]: the first piece of V
     int V_step;                                    // this lane's first chunk of the step's V
-    // The first half of a step: S and its softmax. `offset` is where the step's keys and values begin in K_smem and V_smem.
-    // Multiples of 8 rows may be added before the XOR, which only moves chunks within a row. `tie` is 0. kv_row is the
-    // step's first key, and `cut` says whether the window may begin or end in it.
+    // The first half of a step: S and its softmax. Its keys and values are in this stage, and kv_row is its first key.
+    // Multiples of 8 rows may be added before the XOR, which only moves chunks within a row. `tie` is 0. `cut` says whether
+    // the window may begin or end in it.
     const int warp_end = end_of(q_tile, warp_row);
-    const auto start_step = [&](int offset, int tie, int kv_row, bool cut) {
-      const int K_step = (K_lane + offset) ^ tie;  // this lane's first chunk of the step's K
-      V_step = V_lane + offset;
+    const auto start_step = [&](int stage, int tie, int kv_row, bool cut) {
+      const int K_step = (K_lane + stage * kStageSize + kv_row % kBlockKV * kHeadDim) ^ tie;  // its first chunk of K
+      V_step = V_lane + stage * kStageSize + kv_row % kBlockKV * kHeadDimV;
 
       // S = Q Kᵀ.
       float S_rmem[kMmaM][kStepKV / 8][4] = {};  // [mma_m][mma_n][D]
@@ -463,7 +462,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
             row_max[mma_m][half] = new_max;                                     // m
             row_sum[mma_m][half] *= rescale;                                    // l = l · r
 #pragma unroll
-            for (int mma_n = 0; mma_n < kHeadDim / 8; ++mma_n)
+            for (int mma_n = 0; mma_n < kHeadDimV / 8; ++mma_n)
 #pragma unroll
               for (int i = 2 * half; i < 2 * half + 2; ++i) O_rmem[mma_m][mma_n][i] *= rescale;  // O = O · r
           }
@@ -492,7 +491,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
 
     // O += P V: the second half of a step.
     const auto finish_step = [&] {
-      constexpr int kPiecesV = kHeadDim / 16;  // pieces of V for one mma_k, of 16 columns each
+      constexpr int kPiecesV = kHeadDimV / 16;  // pieces of V for one mma_k, of 16 columns each
 #pragma unroll
       for (int piece = 0; piece < kStepKV / 16 * kPiecesV; ++piece) {
         const int mma_k = piece / kPiecesV, next = piece + 1, next_mma_k = next / kPiecesV;
@@ -534,7 +533,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
     pass_tiles(first_ring_tile, warp_ring_tile);
     // The first step, of the last keys. If it is in the first half of a tile, copy the next one now.
     wait(&full[warp_ring_tile % kStages], warp_ring_tile / kStages % 2);
-    start_step(warp_ring_tile % kStages * kStageSize + last_step % kBlockKV * kHeadDim, 0, last_step, true);
+    start_step(warp_ring_tile % kStages, 0, last_step, true);
     if (last_step % kBlockKV < kBlockKV / 2) copy_next(warp_ring_tile, last_step / kBlockKV);
 
     const auto step = [&](int kv_row, bool cut) {
@@ -546,8 +545,8 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
       // P V of the previous step, and S of this one. S pretends to need a result of O += P V, as in 16: `zero` is 0. With this
       // one, the mmas of S alternate with those of P V; with others, S comes last and waits for itself.
       finish_step();
-      const int tie = __float_as_int(O_rmem[kWindow ? kMmaM - 1 : 0][kHeadDim / 8 - (kWindow ? 1 : 3)][3]) & zero;
-      start_step(stage * kStageSize + kv_row % kBlockKV * kHeadDim, tie, kv_row, cut);
+      const int tie = __float_as_int(O_rmem[kWindow ? kMmaM - 1 : 0][kHeadDimV / 8 - (kWindow ? 1 : 3)][3]) & zero;
+      start_step(stage, tie, kv_row, cut);
       if (is_first_step) mbarrier_arrive(&empty[(ring_tile - 1) % kStages]);  // previous tile has been read
     };
     // For each further step of 16 keys, from the end to the start. The window's end cuts at most a warp's first three steps,
@@ -606,13 +605,12 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
           return pack<Element>(O[0] * inverse_sum, O[1] * inverse_sum);
         };
 #pragma unroll
-        for (int i = 0; i < kLaneChunks; ++i) {
+        for (int i = 0; i < kHeadDimV / kChunk / 4; ++i) {
           uint4 chunk = {pair(4 * i), pair(4 * i + 1), pair(4 * i + 2), pair(4 * i + 3)};
           transpose_in_group(chunk, lane_id);
           if (row >= seq_len) chunk = {};
           if (row < num_rows)
-            *reinterpret_cast<uint4*>(&O_gmem[row * args.O.row_stride + (4 * i + lane_id % 4) * Traits::kChunk]) =
-                chunk;
+            *reinterpret_cast<uint4*>(&O_gmem[row * args.O.row_stride + (4 * i + lane_id % 4) * kChunk]) = chunk;
         }
       }
   }
@@ -639,15 +637,14 @@ cudaError_t launch(const ExtendedArgs& args, cudaStream_t stream) {
   // More than 48 KB of shared memory per CTA must be requested explicitly.
   cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Traits::kSmemBytes);
   // Launch as many CTAs as the GPU runs at a time, but no more than there are query tiles.
-  int device, num_sms, ctas_per_sm;
+  int device, num_sms, per_sm;
   if (error == cudaSuccess) error = cudaGetDevice(&device);
   if (error == cudaSuccess) error = cudaDeviceGetAttribute(&num_sms, cudaDevAttrMultiProcessorCount, device);
   if (error == cudaSuccess)
-    error =
-        cudaOccupancyMaxActiveBlocksPerMultiprocessor(&ctas_per_sm, kernel, Traits::kNumWarps * 32, Traits::kSmemBytes);
+    error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_sm, kernel, Traits::kNumWarps * 32, Traits::kSmemBytes);
   if (error != cudaSuccess) return error;
   const int num_q_tiles = ((args.seq_len - 1) / Traits::kBlockQ + 1) * args.heads * args.batch;
-  const int grid = std::min(num_q_tiles, num_sms * ctas_per_sm);
+  const int grid = std::min(num_q_tiles, num_sms * per_sm);
   const float scale = (changes_scores ? 1 : args.softmax_scale) * kLog2e;  // exp(softmax_scale · S) = 2^(scale · S)
   // Query i sees the keys from i + seq_len_kv - seq_len - left to i + seq_len_kv - seq_len + right.
   const int left = args.window_left < 0 ? args.seq_len_kv : args.window_left;
@@ -671,7 +668,8 @@ auto configuration(const char* name) {
 const Registration registration({
     .source = __FILE__,
     .extends = "dropout",
-    .solves = {.causal = true,
+    .solves = {.head_dim_v = true,
+               .causal = true,
                .any_length = true,
                .kv_heads = true,
                .window = true,
@@ -691,6 +689,8 @@ const Registration registration({
                        configuration<Traits<__nv_bfloat16, 128, 2, 64, 3>>("256x64"),
                        configuration<Traits<__half, 192, 1, 64, 2>>("128x64"),
                        configuration<Traits<__nv_bfloat16, 192, 1, 64, 2>>("128x64"),
+                       configuration<Traits<__half, 192, 1, 64, 2, 128>>("128x64"),
+                       configuration<Traits<__nv_bfloat16, 192, 1, 64, 2, 128>>("128x64"),
                        configuration<Traits<__half, 256, 1, 64, 2>>("128x64"),
                        configuration<Traits<__nv_bfloat16, 256, 1, 64, 2>>("128x64"),
                        configuration<Traits<__half, 256, 1, 32, 3>>("128x32"),

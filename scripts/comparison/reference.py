@@ -81,7 +81,8 @@ class Reference(Expected):
         problem: Problem = PLAIN,
         lengths: Sequence[int] | None = None,
     ) -> None:
-        """q has shape [batch, seq_len, heads, head_dim], k and v have [batch, seq_len, kv_heads, head_dim]; scales are
+        """q has shape [batch, seq_len, heads, head_dim], k and v have [batch, seq_len, kv_heads, head_dim], v perhaps
+        with another head_dim; scales are
         None or, for e4m3, [3, batch, heads]. Of the problem, only the mask is used. `lengths` are how many keys each
         batch entry has, at least 1; None: all. They are for problems without a mask.
 
@@ -90,7 +91,8 @@ class Reference(Expected):
         """
         self.problem = problem
         q = q[:, ::every]
-        super().__init__(torch, q, q.dtype if scales is None else torch.float16, every)
+        like = q[..., :1].expand(*q.shape[:3], v.shape[3])
+        super().__init__(torch, like, q.dtype if scales is None else torch.float16, every)
         scales = torch.ones((3, *q.shape[::2]), device=q.device) if scales is None else scales  # [3, batch, heads]
         batch, seq_len, heads, head_dim = q.shape
         scale = 1 / math.sqrt(head_dim)

@@ -145,8 +145,8 @@ std::string describe_other_occupancies(const Version& version, const Result& res
     const int other = limits.compute_capability;
     const StaticStudy* study = other == sm ? nullptr : study_for(result.static_study, other);
     if (!study) continue;
-    const Configuration* fitting =
-        preferred_configuration(version, result.problem.dtype, result.problem.head_dim, limits.smem_per_cta_bytes);
+    const Configuration* fitting = preferred_configuration(version, result.problem.dtype, result.problem.head_dim,
+                                                           value_head_dim(result.problem), limits.smem_per_cta_bytes);
     if (study->ctas_per_sm > 0)
       parts.push_back(fmt::format("sm_{}: {}, {}", other, study->ctas_per_sm, study->limited_by));
     else

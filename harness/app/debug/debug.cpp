@@ -107,7 +107,7 @@ std::string format_cuts(const DebugReport& report, const Paint& paint) {
   const Cut* wrong = report.first_wrong();
   const bool here = wrong != nullptr && wrong->first && wrong->first->batch == report.batch &&
                     wrong->first->head == report.head && wrong->first->row == report.row;
-  const std::int64_t head_dim = report.problem.head_dim;
+  const std::int64_t head_dim = value_head_dim(report.problem);
   constexpr std::int64_t kColumns = 4;
   const std::int64_t first = std::min(here ? wrong->first->column : 0, std::max<std::int64_t>(head_dim - kColumns, 0));
   std::vector<Column> columns = {{"tile", 4, kRight, 99},

@@ -50,6 +50,7 @@ nlohmann::json versions_document(const Paths& paths) {
                                 {"block_q", configuration.block_q},
                                 {"block_kv", configuration.block_kv},
                                 {"head_dim", configuration.head_dim},
+                                {"head_dim_v", configuration.head_dim_v},
                                 {"num_warps", configuration.num_warps},
                                 {"stages", configuration.stages},
                                 {"step_kv", configuration.step_kv},

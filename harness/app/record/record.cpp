@@ -103,7 +103,8 @@ std::vector<std::pair<AttentionProblem, const Configuration*>> what_to_record(co
   }
   for (const AttentionProblem& problem : standard_problems(version))
     for (const Configuration& configuration : version.configurations)
-      if (configuration.dtype == problem.dtype && configuration.head_dim == problem.head_dim)
+      if (configuration.dtype == problem.dtype && configuration.head_dim == problem.head_dim &&
+          configuration.head_dim_v == value_head_dim(problem))
         runs.emplace_back(problem, &configuration);
   return runs;
 }
@@ -248,11 +249,16 @@ std::vector<AttentionProblem> standard_problems(const Version& version) {
       for (std::int64_t i = 1; i <= problem.batch; ++i) problem.lengths.push_back(problem.seq_len * i / problem.batch);
       problem.lengths_kv = problem.lengths;
     });
-  for (const std::int64_t head_dim : head_dims(version, version.configurations.front().dtype))
+  const Dtype first_type = version.configurations.front().dtype;
+  std::set<std::pair<std::int64_t, std::int64_t>> sizes = unequal_head_dims(version, first_type);
+  for (const std::int64_t head_dim : head_dims(version, first_type))
+    if (head_dim != kStandardHeadDim) sizes.emplace(head_dim, 0);
+  for (const auto& [head_dim, head_dim_v] : sizes)
     for (const bool causal : {false, true})
-      if (head_dim != kStandardHeadDim && (!causal || version.solves.causal))
+      if (!causal || version.solves.causal)
         add_all(Shapes::few, [&](AttentionProblem& problem) {
           problem.head_dim = head_dim;
+          problem.head_dim_v = head_dim_v;
           problem.causal = causal;
         });
   if (version.solves.packed) {
@@ -279,12 +285,13 @@ std::vector<AttentionProblem> emulator_problems(const Version& version, const Co
   constexpr std::int64_t kSeqLen = kEmulatorShape.seq_len;
   std::vector<AttentionProblem> problems;
   const auto add = [&](std::int64_t seq_len, std::int64_t seq_len_kv) -> AttentionProblem& {
-    return problems.emplace_back(AttentionProblem{.batch = kEmulatorShape.batch,
-                                                  .heads = kEmulatorHeads,
-                                                  .seq_len = seq_len,
-                                                  .seq_len_kv = seq_len_kv,
-                                                  .head_dim = configuration.head_dim,
-                                                  .dtype = configuration.dtype});
+    return problems.emplace_back(in_plainest_form({.batch = kEmulatorShape.batch,
+                                                   .heads = kEmulatorHeads,
+                                                   .seq_len = seq_len,
+                                                   .seq_len_kv = seq_len_kv,
+                                                   .head_dim = configuration.head_dim,
+                                                   .dtype = configuration.dtype,
+                                                   .head_dim_v = configuration.head_dim_v}));
   };
   add(kSeqLen, kSeqLen);
   if (configuration.head_dim != kStandardHeadDim) {  // counts for each field would fill megabytes per head_dim

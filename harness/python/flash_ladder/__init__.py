@@ -78,7 +78,8 @@ class Config:
     dtype: str  # "float16", "bfloat16" or "float8_e4m3fn"
     block_q: int  # query rows per CTA: seq_len of q must be a multiple
     block_kv: int  # keys per K/V tile: seq_len of k and v must be a multiple
-    head_dim: int  # of q, k and v
+    head_dim: int  # of q and k
+    head_dim_v: int  # of v and out
     num_warps: int  # per CTA
     stages: int  # buffers for K/V tiles
     step_kv: int  # keys per step: block_kv, or a part of it
@@ -169,12 +170,13 @@ def forward(
 
     q has shape [batch, seq_len, heads, head_dim]. k and v have the same shape, except that they may have another
     seq_len and fewer heads: head h of q then reads their head h // (q.shape[2] // k.shape[2]) (grouped-query
-    attention). All arrays are float16, or all are bfloat16; they are from one library and on one device. Alternatively,
-    all are float8_e4m3fn, or its bits as uint8, with `scales` and a kernel that computes this type, "fp8"; out is then
-    float16. head_dim is contiguous, and its size is that of one of configs(kernel), mostly 128. The other strides are
-    multiples of 16 bytes, so you can pass slices of a packed q, k and v as they are. Each seq_len of a version of the
-    ladder is a multiple of the kernel's tile; see configs(). Extensions of the ladder solve more problems. A kernel
-    rejects problems that it does not solve.
+    attention). v, and with it out, may have another head_dim than q and k: 128 if theirs is 192. All arrays are
+    float16, or all are bfloat16; they are from one library and on one device. Alternatively, all are float8_e4m3fn, or
+    its bits as uint8, with `scales` and a kernel that computes this type, "fp8"; out is then float16. head_dim is
+    contiguous, and its size is that of one of configs(kernel), mostly 128. The other strides are multiples of 16 bytes,
+    so you can pass slices of a packed q, k and v as they are. Each seq_len of a version of the ladder is a multiple of
+    the kernel's tile; see configs(). Extensions of the ladder solve more problems. A kernel rejects problems that it
+    does not solve.
 
     kernel         "07", "07_ldmatrix" or 7, or the name of an extension; None is the fastest version that solves the
                    problem on the device, which which() names: the ladder's newest version, or else the extension of the
@@ -681,7 +683,7 @@ def _call(
     _check_dimensions(arrays, packed)
     if "out" not in arrays:
         dtype = library.dtype(q)
-        shape = q.shape if packed is None else (1, *q.shape)
+        shape = _out_shape(q, v) if packed is None else (1, *_out_shape(q, v))
         arrays["out"] = _empty(library, module, q, shape, "float16" if dtype in _EIGHT_BITS else dtype, device)
     if kind == "backward":
         for name, like in zip(_GRADIENTS, (q, k, v), strict=True):
@@ -764,6 +766,11 @@ def _check_dimensions(arrays: dict[str, _arrays.AnyArray], packed: dict[str, obj
             raise ValueError(
                 f"{name} has shape {tuple(arrays[name].shape)}; with cu_seqlens_q it must be [total, heads, head_dim]"
             )
+
+
+def _out_shape(q: _arrays.AnyArray, v: _arrays.AnyArray) -> tuple[int, ...]:
+    """The shape of q, with the last dimension of v, if it has one; the extension modules check the others."""
+    return (*q.shape[:-1], *v.shape[-1:])
 
 
 def _empty(

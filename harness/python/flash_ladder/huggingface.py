@@ -30,7 +30,8 @@ __all__ = ["NAME", "register"]
 NAME = "ladder"  # the value of attn_implementation
 
 # Computed before a model is compiled, because torch.compile cannot trace the calls.
-_HEAD_DIMS = sorted({config.head_dim for kernel in flash_ladder.kernels() for config in flash_ladder.configs(kernel)})
+_CONFIGS = [config for kernel in flash_ladder.kernels() for config in flash_ladder.configs(kernel)]
+_HEAD_DIMS = sorted({(config.head_dim, config.head_dim_v) for config in _CONFIGS})  # of queries and keys, of values
 
 # Arguments of a model that are not supported, and what to do instead.
 _NOT_SUPPORTED = {
@@ -39,6 +40,10 @@ _NOT_SUPPORTED = {
     "output_attentions": 'use attn_implementation="eager"',
     "cu_seq_lens_q": "pass one sequence per batch entry instead of packed sequences",
 }
+
+
+def _sizes(head_dim: int, head_dim_v: int) -> str:
+    return str(head_dim) if head_dim == head_dim_v else f"{head_dim} with {head_dim_v} of values"
 
 
 def register() -> None:
@@ -127,10 +132,10 @@ def attention(
     for name, remedy in _NOT_SUPPORTED.items():
         if asked.get(name) is not None and asked[name] is not False:
             raise ValueError(f'attn_implementation="{NAME}" does not support {name}; {remedy}')
-    if query.shape[-1] not in _HEAD_DIMS:
+    if (query.shape[-1], value.shape[-1]) not in _HEAD_DIMS:
         raise ValueError(
-            f'attn_implementation="{NAME}" has no kernel for head_dim {query.shape[-1]}; supported: '
-            f"{', '.join(map(str, _HEAD_DIMS))}"
+            f'attn_implementation="{NAME}" has no kernel for head_dim {_sizes(query.shape[-1], value.shape[-1])}; '
+            f"supported: {', '.join(_sizes(*sizes) for sizes in _HEAD_DIMS)}"
         )
     if attention_mask is not None and attention_mask.ndim != 1:
         raise ValueError(

@@ -75,10 +75,15 @@ def _operator(
 
 @_operator.register_fake
 def _fake(
-    q: torch.Tensor, *tensors: torch.Tensor | None, return_lse: bool = False, **others: object
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *tensors: torch.Tensor | None,
+    return_lse: bool = False,
+    **others: object,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    del tensors, others
-    out = q.new_empty(q.shape, dtype=torch.float16 if q.element_size() == 1 else q.dtype)
+    del k, tensors, others
+    out = q.new_empty((*q.shape[:-1], v.shape[-1]), dtype=torch.float16 if q.element_size() == 1 else q.dtype)
     shape: tuple[int, ...] = (0,)
     if return_lse:
         *rows, heads, _ = q.shape
@@ -211,10 +216,12 @@ def _attention_backward(
 
 
 @_attention.register_fake
-def _fake_attention(q: torch.Tensor, *others: object) -> tuple[torch.Tensor, torch.Tensor]:
-    del others
+def _fake_attention(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *others: object
+) -> tuple[torch.Tensor, torch.Tensor]:
+    del k, others
     batch, seq_len, heads, _ = q.shape
-    return q.new_empty(q.shape), q.new_empty((batch, heads, seq_len), dtype=torch.float32)
+    return q.new_empty((batch, seq_len, heads, v.shape[-1])), q.new_empty((batch, heads, seq_len), dtype=torch.float32)
 
 
 @_attention_backward.register_fake

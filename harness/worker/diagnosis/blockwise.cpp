@@ -15,7 +15,7 @@ std::vector<double> BlockwiseStep::output() const {
 std::vector<BlockwiseStep> attend_blockwise(const Inputs& inputs, std::int64_t batch, std::int64_t head,
                                             std::int64_t row, std::int64_t block_kv) {
   const AttentionProblem& problem = inputs.problem;
-  const std::int64_t num_keys = problem.seq_len_kv, head_dim = problem.head_dim;
+  const std::int64_t num_keys = problem.seq_len_kv, head_dim = problem.head_dim, head_dim_v = value_head_dim(problem);
   const auto [begin, end] = visible_keys(problem, batch, row);
   const double scale = softmax_scale(head_dim);
   const auto number = [&](const std::uint16_t* elements, std::int64_t d) {
@@ -24,7 +24,7 @@ std::vector<BlockwiseStep> attend_blockwise(const Inputs& inputs, std::int64_t b
   const std::uint16_t* q = inputs.Q_row(batch, head, row);
   std::vector<BlockwiseStep> steps;
   BlockwiseStep step;
-  step.O.assign(head_dim, 0);
+  step.O.assign(head_dim_v, 0);
   for (std::int64_t first = 0; first < num_keys; first += block_kv) {
     step.first_key = first;
     step.S.assign(std::min(block_kv, num_keys - first), -INFINITY);
@@ -44,7 +44,7 @@ std::vector<BlockwiseStep> attend_blockwise(const Inputs& inputs, std::int64_t b
       step.P[j] = std::exp(step.S[j] - m);
       step.l += step.P[j];
       const std::uint16_t* v = inputs.V_row(batch, head, first + static_cast<std::int64_t>(j));
-      for (std::int64_t d = 0; d < head_dim; ++d) step.O[d] += step.P[j] * number(v, d);
+      for (std::int64_t d = 0; d < head_dim_v; ++d) step.O[d] += step.P[j] * number(v, d);
     }
     steps.push_back(step);
   }

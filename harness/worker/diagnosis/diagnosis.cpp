@@ -63,6 +63,7 @@ struct Fit {
 std::optional<Fit> fit(const Mistake& mistake, const WrongOutput& wrong, const Sample& sample, std::size_t rows,
                        const Tiling& tiling) {
   const AttentionProblem& problem = wrong.inputs.problem;
+  const std::int64_t head_dim_v = value_head_dim(problem);
   const TensorLayout layout = output_layout(problem);
   const AttendedRows attended =
       attend_with(mistake, tiling, wrong.inputs, sample.batch, sample.head, std::span(sample.rows).first(rows));
@@ -78,9 +79,9 @@ std::optional<Fit> fit(const Mistake& mistake, const WrongOutput& wrong, const S
   for (std::size_t r = 0; r < rows; ++r) {
     const std::uint16_t* got = wrong.output.data() + layout.row(sample.batch, sample.head, sample.rows[r]);
     const double* right = wrong.reference.row(sample.batch, sample.head, sample.indices[r]);
-    for (std::int64_t d = 0; d < problem.head_dim; ++d) {
+    for (std::int64_t d = 0; d < head_dim_v; ++d) {
       const double value = element_to_float(problem.dtype, got[d]);
-      const double off = std::abs(value - attended.exact[r * problem.head_dim + d]);
+      const double off = std::abs(value - attended.exact[r * head_dim_v + d]);
       if (!std::isfinite(off)) return std::nullopt;
       fit.farthest = std::max(fit.farthest, off);
       fit.is_clear = fit.is_clear || std::abs(value - right[d]) > 4 * fit.tolerance;
@@ -111,6 +112,7 @@ std::optional<Mistake> wrong_score_factor(const WrongOutput& wrong, const std::v
   const Sample& sample = samples.front();
   const std::span rows = std::span(sample.rows).first(std::min<std::size_t>(sample.rows.size(), 2));
   const AttentionProblem& problem = wrong.inputs.problem;
+  const std::int64_t head_dim_v = value_head_dim(problem);
   const TensorLayout layout = output_layout(problem);
   std::int64_t tried = 0;
   const auto distance = [&](double log_factor) {
@@ -119,10 +121,10 @@ std::optional<Mistake> wrong_score_factor(const WrongOutput& wrong, const std::v
     const AttendedRows attended = attend_with(mistake, tiling, wrong.inputs, sample.batch, sample.head, rows);
     double sum = 0;
     for (std::size_t r = 0; r < rows.size(); ++r)
-      for (std::int64_t d = 0; d < problem.head_dim; ++d) {
+      for (std::int64_t d = 0; d < head_dim_v; ++d) {
         const double got =
             element_to_float(problem.dtype, wrong.output.data()[layout.row(sample.batch, sample.head, rows[r]) + d]);
-        sum += std::pow(got - attended.exact[r * problem.head_dim + d], 2);
+        sum += std::pow(got - attended.exact[r * head_dim_v + d], 2);
       }
     return sum;
   };
@@ -185,7 +187,8 @@ std::optional<std::string> describe_tile_factors(const WrongOutput& wrong, const
                                                  const Tiling& tiling) {
   constexpr std::int64_t kMaxTiles = 8;
   const AttentionProblem& problem = wrong.inputs.problem;
-  const std::int64_t tiles = (problem.seq_len_kv + tiling.block_kv - 1) / tiling.block_kv, head_dim = problem.head_dim;
+  const std::int64_t tiles = (problem.seq_len_kv + tiling.block_kv - 1) / tiling.block_kv,
+                     head_dim = value_head_dim(problem);
   if (tiles < 2 || tiles > kMaxTiles) return std::nullopt;
   struct Range {
     double least = INFINITY, most = -INFINITY;

@@ -25,24 +25,25 @@ Inputs with_first_keys(const Inputs& inputs, std::int64_t num_keys) {
   const struct {
     const TensorLayout &from, &to;
     int from_buffer, to_buffer;
-    std::int64_t heads;
+    std::int64_t heads, head_dim;
     std::int64_t (*rows_of)(const AttentionProblem&, std::int64_t batch);
   } tensors[] = {
-      {inputs.Q, fewer.Q, inputs.Q_buffer, fewer.Q_buffer, problem.heads, num_rows},
-      {inputs.K, fewer.K, inputs.K_buffer, fewer.K_buffer, num_kv_heads(problem), num_rows_kv},
-      {inputs.V, fewer.V, inputs.V_buffer, fewer.V_buffer, num_kv_heads(problem), num_rows_kv},
+      {inputs.Q, fewer.Q, inputs.Q_buffer, fewer.Q_buffer, problem.heads, problem.head_dim, num_rows},
+      {inputs.K, fewer.K, inputs.K_buffer, fewer.K_buffer, num_kv_heads(problem), problem.head_dim, num_rows_kv},
+      {inputs.V, fewer.V, inputs.V_buffer, fewer.V_buffer, num_kv_heads(problem), value_head_dim(problem), num_rows_kv},
   };
   for (const auto& tensor : tensors)
     for (std::int64_t b = 0; b < problem.batch; ++b)
       for (std::int64_t row = 0; row < tensor.rows_of(problem, b); ++row)
         for (std::int64_t head = 0; head < tensor.heads; ++head)
-          std::copy_n(inputs.buffers[tensor.from_buffer].data() + tensor.from.row(b, head, row), problem.head_dim,
+          std::copy_n(inputs.buffers[tensor.from_buffer].data() + tensor.from.row(b, head, row), tensor.head_dim,
                       fewer.buffers[tensor.to_buffer].data() + tensor.to.row(b, head, row));
   return fewer;
 }
 
 std::optional<Probes> probe(const AttentionProblem& problem, Distribution distribution, const Tiling& tiling,
                             std::int64_t tiles, const Laboratory& laboratory) {
+  if (problem.head_dim_v != 0) return std::nullopt;  // the probes write as many columns of V as of K
   enum { kOnes, kUniform, kScoresByKey, kFirstOfLayout };
   const LayoutReader reader(problem.head_dim, tiling.block_kv, tiles);
   const AttentionProblem probed{

@@ -20,29 +20,30 @@ int lane_of(std::int64_t column) { return column % 8 / 2; }
 
 enum class Which { Q, K, V };
 
-// Rows of one head, each element read from where the mistake reads it.
+// Rows of one head of head_dim elements, each read from where the mistake reads it.
 std::vector<double> gather(const Inputs& inputs, Which tensor, const std::function<Element(Element)>& map,
-                           std::int64_t batch, std::int64_t head, std::span<const std::int64_t> rows) {
+                           std::int64_t batch, std::int64_t head, std::span<const std::int64_t> rows,
+                           std::int64_t head_dim) {
   const AttentionProblem& problem = inputs.problem;
   const auto elements = [&](const Element& at) {
     return tensor == Which::Q   ? inputs.Q_row(at.batch, at.head, at.row)
            : tensor == Which::K ? inputs.K_row(at.batch, at.head, at.row)
                                 : inputs.V_row(at.batch, at.head, at.row);
   };
-  std::vector<double> values(rows.size() * problem.head_dim);
-  std::vector<std::uint16_t> read(problem.head_dim);
-  std::vector<float> converted(problem.head_dim);
+  std::vector<double> values(rows.size() * head_dim);
+  std::vector<std::uint16_t> read(head_dim);
+  std::vector<float> converted(head_dim);
   auto value = values.begin();
   for (const std::int64_t row : rows) {
     const std::uint16_t* from = elements({batch, head, row, 0});
     if (map) {
-      for (std::int64_t column = 0; column < problem.head_dim; ++column) {
+      for (std::int64_t column = 0; column < head_dim; ++column) {
         const Element at = map({batch, head, row, column});
         read[column] = elements(at)[at.column];
       }
       from = read.data();
     }
-    elements_to_float(problem.dtype, from, problem.head_dim, converted.data());
+    elements_to_float(problem.dtype, from, head_dim, converted.data());
     value = std::ranges::copy(converted, value).out;
   }
   return values;
@@ -266,8 +267,10 @@ void add_keys_left_out(std::vector<Mistake>& all, const AttentionProblem& proble
 }
 
 void add_misread_tensors(std::vector<Mistake>& all, const AttentionProblem& problem, const Tiling& tiling) {
-  const std::int64_t num_keys = problem.seq_len_kv, block_kv = tiling.block_kv, head_dim = problem.head_dim;
-  for (const Misread& misread : misreads(head_dim)) {
+  const std::int64_t num_keys = problem.seq_len_kv, block_kv = tiling.block_kv, head_dim = problem.head_dim,
+                     head_dim_v = value_head_dim(problem);
+  const std::vector<Misread> of_V = misreads(head_dim_v);
+  for (std::size_t i = 0; const Misread& misread : misreads(head_dim)) {
     all.push_back({.name = "Q_" + misread.name,
                    .text = "Q " + misread.text + " (or O is stored that way)",
                    .Q = inside(misread.map, problem.seq_len, head_dim)});
@@ -275,16 +278,16 @@ void add_misread_tensors(std::vector<Mistake>& all, const AttentionProblem& prob
         {.name = "K_" + misread.name, .text = "K " + misread.text, .K = inside(misread.map, num_keys, head_dim)});
     all.push_back({.name = "V_" + misread.name,
                    .text = "V " + misread.text + " (columns: or O is stored that way)",
-                   .V = inside(misread.map, num_keys, head_dim)});
+                   .V = inside(of_V[i++].map, num_keys, head_dim_v)});
   }
   for (const Misread& stale : stale_tiles(num_keys, block_kv, tiling.step_kv)) {
     all.push_back({.name = "K_" + stale.name, .text = "K " + stale.text, .K = inside(stale.map, num_keys, head_dim)});
-    all.push_back({.name = "V_" + stale.name, .text = "V " + stale.text, .V = inside(stale.map, num_keys, head_dim)});
+    all.push_back({.name = "V_" + stale.name, .text = "V " + stale.text, .V = inside(stale.map, num_keys, head_dim_v)});
     if (stale.name != "tiles_swapped")  // if both are read in another order, the result is still attention
       all.push_back({.name = "KV_" + stale.name,
                      .text = "K and V: each " + stale.text,
                      .K = inside(stale.map, num_keys, head_dim),
-                     .V = inside(stale.map, num_keys, head_dim)});
+                     .V = inside(stale.map, num_keys, head_dim_v)});
   }
 }
 
@@ -338,16 +341,18 @@ void add_other_heads(std::vector<Mistake>& all, const AttentionProblem& problem,
 AttendedRows attend_with(const Mistake& mistake, const Tiling& tiling, const Inputs& inputs, std::int64_t batch,
                          std::int64_t head, std::span<const std::int64_t> rows) {
   const AttentionProblem& problem = inputs.problem;
-  const std::int64_t num_keys = flash_ladder::num_keys(problem, batch), head_dim = problem.head_dim;
+  const std::int64_t num_keys = flash_ladder::num_keys(problem, batch), head_dim = problem.head_dim,
+                     head_dim_v = value_head_dim(problem);
   std::vector<std::int64_t> keys(num_keys);
   for (std::int64_t key = 0; key < num_keys; ++key) keys[key] = key;
-  const std::vector<double> Q = gather(inputs, Which::Q, mistake.Q, batch, head, rows);
-  const std::vector<double> K = gather(inputs, Which::K, mistake.K, batch, head, keys);
-  const std::vector<double> V = gather(inputs, mistake.V_is_K ? Which::K : Which::V, mistake.V, batch, head, keys);
+  const std::vector<double> Q = gather(inputs, Which::Q, mistake.Q, batch, head, rows, head_dim);
+  const std::vector<double> K = gather(inputs, Which::K, mistake.K, batch, head, keys, head_dim);
+  const std::vector<double> V = gather(inputs, mistake.V_is_K && head_dim_v <= head_dim ? Which::K : Which::V,
+                                       mistake.V, batch, head, keys, head_dim_v);
   const double scale = softmax_scale(head_dim) * mistake.score_factor;
 
-  AttendedRows result{.exact = std::vector<double>(rows.size() * head_dim),
-                      .base = std::vector<float>(rows.size() * head_dim)};
+  AttendedRows result{.exact = std::vector<double>(rows.size() * head_dim_v),
+                      .base = std::vector<float>(rows.size() * head_dim_v)};
   std::vector<double> S(num_keys);
   for (std::size_t r = 0; r < rows.size(); ++r) {
     for (std::int64_t key = 0; key < num_keys; ++key) {
@@ -357,8 +362,8 @@ AttendedRows attend_with(const Mistake& mistake, const Tiling& tiling, const Inp
     }
     const KeyRange visible = mistake.masked ? visible_keys(problem, batch, rows[r]) : KeyRange{0, num_keys};
     attend_row(mistake, tiling.step_kv, problem.dtype, visible, S, V,
-               std::span(result.exact).subspan(r * head_dim, head_dim),
-               std::span(result.base).subspan(r * head_dim, head_dim));
+               std::span(result.exact).subspan(r * head_dim_v, head_dim_v),
+               std::span(result.base).subspan(r * head_dim_v, head_dim_v));
   }
   return result;
 }

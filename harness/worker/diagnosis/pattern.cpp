@@ -163,7 +163,7 @@ WrongElements find_wrong(const Reference& reference, const HostBuffer& output, c
   found.heads.resize(problem.batch * problem.heads);
   found.q_tiles.resize((problem.seq_len + tiling.block_q - 1) / tiling.block_q);
   found.tile_rows.resize(tiling.block_q);
-  found.columns.resize(problem.head_dim);
+  found.columns.resize(value_head_dim(problem));
   found.all_rows_compared = reference.rows.count() == problem.seq_len;
 
   const auto for_each_row = [&](const auto& visit) {
@@ -177,7 +177,7 @@ WrongElements find_wrong(const Reference& reference, const HostBuffer& output, c
     const double bound = reference.bound[at.batch * problem.heads + at.head];
     const std::uint16_t* got = output.data() + layout.row(at.batch, at.head, at.row);
     bool row_is_wrong = false;
-    for (std::int64_t column = 0; column < problem.head_dim; ++column) {
+    for (std::int64_t column = 0; column < value_head_dim(problem); ++column) {
       const double value = element_to_float(problem.dtype, got[column]);
       if (std::abs(value - expected[column]) <= bound) continue;
       if (found.wrong++ == 0) found.first_column = column;
@@ -193,7 +193,7 @@ WrongElements find_wrong(const Reference& reference, const HostBuffer& output, c
     found.tile_rows[at.row % tiling.block_q] = true;
     found.rows.push_back(at);
   });
-  found.compared = problem.batch * problem.heads * reference.rows.count() * problem.head_dim;
+  found.compared = problem.batch * problem.heads * reference.rows.count() * value_head_dim(problem);
   const std::int64_t wrong_columns = std::count(found.columns.begin(), found.columns.end(), true);
   for_each_row([&](const WrongRow& at) {
     if (found.heads[at.batch * problem.heads + at.head] && found.q_tiles[at.row / tiling.block_q] &&
@@ -228,7 +228,7 @@ std::string describe_places(const WrongElements& wrong, const AttentionProblem& 
       wrong.all_rows_compared
           ? describe_rows(wrong.tile_rows, tiling, row)
           : fmt::format("{} rows, where one row in {} was compared", wrong.rows.size(),
-                        problem.batch * problem.heads * problem.seq_len * problem.head_dim / wrong.compared),
+                        problem.batch * problem.heads * problem.seq_len * value_head_dim(problem) / wrong.compared),
       describe_columns(wrong.columns, tiling)};
   for (const std::string& part : {describe_tiles(wrong.q_tiles, row), describe_heads(wrong.heads, problem)})
     if (!part.empty()) parts.push_back(part);
@@ -249,13 +249,13 @@ std::optional<std::string> describe_factor(const Reference& reference, const Hos
   const AttentionProblem& problem = reference.problem;
   const TensorLayout layout = output_layout(problem);
   FactorFit one;
-  std::vector<FactorFit> rows(wrong.rows.size()), columns(problem.head_dim);
+  std::vector<FactorFit> rows(wrong.rows.size()), columns(value_head_dim(problem));
   for (std::size_t i = 0; i < wrong.rows.size(); ++i) {
     const WrongRow& at = wrong.rows[i];
     const double* expected = reference.row(at.batch, at.head, at.index);
     const double bound = reference.bound[at.batch * problem.heads + at.head];
     const std::uint16_t* got = output.data() + layout.row(at.batch, at.head, at.row);
-    for (std::int64_t column = 0; column < problem.head_dim; ++column) {
+    for (std::int64_t column = 0; column < value_head_dim(problem); ++column) {
       const double value = element_to_float(problem.dtype, got[column]);
       one.add(value, expected[column], bound);
       rows[i].add(value, expected[column], bound);

@@ -47,7 +47,7 @@ double largest_error(const Reference& reference, const HostBuffer& output) {
         const double* expected = reference.row(batch, head, index);
         const std::uint16_t* got =
             output.data() + output_layout(problem).row(batch, head, reference.rows.row(batch, head, index));
-        for (std::int64_t d = 0; d < problem.head_dim; ++d) {
+        for (std::int64_t d = 0; d < value_head_dim(problem); ++d) {
           const double error = std::abs(element_to_float(problem.dtype, got[d]) - expected[d]);
           if (std::isnan(error)) return error;
           largest = std::max(largest, error / reference.bound[batch * problem.heads + head]);
@@ -161,7 +161,7 @@ class TileByTile {
     taken.cut.wrong = outcome.wrong.wrong;
     taken.cut.compared = outcome.wrong.compared;
     taken.cut.of_bound = largest_error(outcome.reference, *outcome.output);
-    taken.cut.first = first_of(outcome.wrong, outcome.reference, *outcome.output, tiling_, problem_.head_dim);
+    taken.cut.first = first_of(outcome.wrong, outcome.reference, *outcome.output, tiling_, value_head_dim(problem_));
     taken.output = std::move(outcome.output);
     return taken;
   }
@@ -219,13 +219,14 @@ class TileByTile {
   }
 
   void show_row() {
-    const std::int64_t batch = seen_.batch, head = seen_.head, row = seen_.row, head_dim = problem_.head_dim;
+    const std::int64_t batch = seen_.batch, head = seen_.head, row = seen_.row, head_dim = problem_.head_dim,
+                       head_dim_v = value_head_dim(problem_);
     seen_.holder = fragment_element(tiling_, row, 0);
     seen_.scale = softmax_scale(head_dim);
     seen_.Q = hexadecimal(inputs_.Q_row(batch, head, row), head_dim);
     for (std::int64_t key = 0; key < problem_.seq_len_kv; ++key) {
       seen_.K.push_back(hexadecimal(inputs_.K_row(batch, head, key), head_dim));
-      seen_.V.push_back(hexadecimal(inputs_.V_row(batch, head, key), head_dim));
+      seen_.V.push_back(hexadecimal(inputs_.V_row(batch, head, key), head_dim_v));
     }
     for (std::size_t i = 0; i < seen_.cuts.size(); ++i) {
       Cut& cut = seen_.cuts[i];
@@ -234,7 +235,7 @@ class TileByTile {
       cut.r = last.r;
       cut.l = last.l;
       cut.O_expected = last.output();
-      if (outputs_[i]) cut.O = row_of(problem_, *outputs_[i], batch, head, row, head_dim);
+      if (outputs_[i]) cut.O = row_of(problem_, *outputs_[i], batch, head, row, head_dim_v);
     }
   }
 
@@ -245,7 +246,7 @@ class TileByTile {
 
   // V is one-hot in the cut's last tile, so column c of O is P of the tile's key c, divided by l.
   void show_P() {
-    if (tiling_.block_kv > problem_.head_dim) return;  // O has fewer columns than the tile has keys
+    if (tiling_.block_kv > value_head_dim(problem_)) return;  // O has fewer columns than the tile has keys
     const Cut& cut = cut_to_show();
     SeenP seen;
     seen.tile = cut.tiles - 1;
@@ -259,7 +260,7 @@ class TileByTile {
       for (std::int64_t head = 0; head < num_kv_heads(problem_); ++head)
         for (std::int64_t key = 0; key < cut.keys; ++key) {
           const auto v = std::span(inputs.buffers[inputs.V_buffer].data() + inputs.V.row(batch, head, key),
-                                   static_cast<std::size_t>(problem_.head_dim));
+                                   static_cast<std::size_t>(value_head_dim(problem_)));
           std::ranges::fill(v, 0);
           if (key >= seen.first_key) v[key - seen.first_key] = one;
         }

@@ -1,13 +1,13 @@
 // hopper_head_dims
 //
-// Idea        Heads have 64, 96, 128, 192 or 256 elements. Registers decide the tile: per thread, O needs head_dim / 2 of them,
-//             and S, its exponentials and P need 5/4 of the number of keys. With three consumers, a thread has 160; 192 and
-//             256 need two, with 240. The swizzle decides the layout: 96 columns are three parts of 32, not 1.5 of 64.
+// Idea        Rows of Q and K have 64, 96, 128, 192 or 256 elements, and those of V and O as many, or 128 beside 192. Registers
+//             decide the tile: O needs head_dim_v / 2 of a thread's, and S, its exponentials and P 5/4 of the number of keys. It
+//             has 160 with three consumers, 240 with two. The swizzle decides the layout: 96 columns are three parts of 32.
 // Changed     Traits for each head_dim, and wgmmas for them (hopper/head_dims.h). With 256, one query tile fits in shared
 //             memory and not two, so a CTA computes a single one, and does not prepare the next one meanwhile.
 // Prediction  128 as before. At seq_len 4096 without a mask, 64 has all of 128's exponentials but half of its wgmmas: 0.75 of
-//             its TFLOP/s; 96: 0.9. 192: the same as 128, with fewer exponentials but more bytes of K and V. 256: 0.95, since
-//             nothing hides the beginning of a query tile; at seq_len 512, for the same reason, 0.8 of its speed at 4096.
+//             its TFLOP/s; 96: 0.9. 192: the same as 128, with fewer exponentials but more bytes of K and V; with 128 columns of
+//             V, the same. 256: 0.95, since nothing hides the beginning of a query tile; at seq_len 512, 0.8 of its speed at 4096.
 
 #include <algorithm>
 #include <cfloat>
@@ -24,7 +24,8 @@
 
 namespace flash_ladder::hopper_head_dims {
 
-template <typename Element_, int kHeadDim_, int kConsumers_, int kBlockKV_, int kStages_, int kQBuffers_ = 2>
+template <typename Element_, int kHeadDim_, int kConsumers_, int kBlockKV_, int kStages_, int kQBuffers_ = 2,
+          int kHeadDimV_ = kHeadDim_>
 struct Traits {
   using Element = Element_;
   static constexpr int kConsumers = kConsumers_;   // warpgroups that compute
@@ -32,17 +33,16 @@ struct Traits {
   static constexpr int kBlockKV = kBlockKV_;       // keys and values per tile
   static constexpr int kStages = kStages_;         // tiles in each of the rings of K and V
   static constexpr int kQBuffers = kQBuffers_;     // query tiles in shared memory: with one, a CTA computes no other
-  static constexpr int kHeadDim = kHeadDim_;
+  static constexpr int kHeadDim = kHeadDim_, kHeadDimV = kHeadDimV_;  // elements in a row of Q and K, and of V and O
   static constexpr int kCols = part_columns(kHeadDim);  // tiles of Q, K, V and O are stored in parts of so many columns
   static constexpr int kNumWarps = 4 + kConsumers * 4;  // the warpgroups of the producer and the consumers
-  static constexpr int kProducerRegisters = kConsumers == 2 ? 24 : 32;  // per thread
-  static constexpr int kConsumerRegisters = kConsumers == 2 ? 240 : 160;
-  static constexpr int kQSize = kBlockQ * kHeadDim;    // elements
-  static constexpr int kKVSize = kBlockKV * kHeadDim;  // elements in a tile of K or V
+  static constexpr int kProducerRegisters = kConsumers == 2 ? 24 : 32, kConsumerRegisters = kConsumers == 2 ? 240 : 160;
+  static constexpr int kQSize = kBlockQ * kHeadDim, kKSize = kBlockKV * kHeadDim, kVSize = kBlockKV * kHeadDimV;
   static constexpr float kMostSum = 4096;  // if a lane's sum of exponentials reaches this, the row needs a new maximum
-  static constexpr int kNumBarriers = 4 + 4 * kStages;
+  static constexpr int kRingsSize = kStages * (kKSize + kVSize), kNumBarriers = 4 + 4 * kStages;
   static_assert((kConsumers - 1) * ((63 + kBlockKV) / kBlockKV) < kStages, "a ring holds the tiles that are skipped");
-  static constexpr int kSmemBytes = (kQBuffers * kQSize + 2 * kStages * kKVSize) * sizeof(Element) + kNumBarriers * 8;
+  static constexpr int kSmemBytes = (kQBuffers * kQSize + kRingsSize) * sizeof(Element) + kNumBarriers * 8;
+  static_assert(kHeadDimV <= kHeadDim && part_columns(kHeadDimV) == kCols, "O is stored in the place of Q");
 };
 
 // The offset of element (row, col) of a warpgroup's 64 rows of O in shared memory, in elements, [parts][64][kCols], swizzled.
@@ -99,7 +99,7 @@ __device__ void start_S(float (&S_rmem)[Traits::kBlockKV / 8][4], const Element*
 
 // Starts O += P V, or O = P V, with V_smem [parts][kBlockKV][kCols], 16 keys at a time.
 template <typename Traits, typename Element = typename Traits::Element>
-__device__ void start_PV(float (&O_rmem)[Traits::kHeadDim / 8][4], std::uint32_t (&P_rmem)[Traits::kBlockKV / 16][4],
+__device__ void start_PV(float (&O_rmem)[Traits::kHeadDimV / 8][4], std::uint32_t (&P_rmem)[Traits::kBlockKV / 16][4],
                          const Element* V_smem, bool accumulate) {
   constexpr int kRowBytes = Traits::kCols * 2;
   const std::uint64_t V = part_descriptor<Traits::kCols>(V_smem, Traits::kBlockKV * kRowBytes);
@@ -168,9 +168,9 @@ __device__ void pack_P(std::uint32_t (&P_rmem)[Traits::kBlockKV / 16][4],
 
 // Multiplies each row of O by its factor.
 template <typename Traits>
-__device__ void scale_rows(float (&O_rmem)[Traits::kHeadDim / 8][4], const float (&factor)[2]) {
+__device__ void scale_rows(float (&O_rmem)[Traits::kHeadDimV / 8][4], const float (&factor)[2]) {
 #pragma unroll
-  for (int mma_n = 0; mma_n < Traits::kHeadDim / 8; ++mma_n)
+  for (int mma_n = 0; mma_n < Traits::kHeadDimV / 8; ++mma_n)
 #pragma unroll
     for (int i = 0; i < 4; ++i) O_rmem[mma_n][i] *= factor[i / 2];
 }
@@ -241,19 +241,19 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
                     const QTile* q_tiles, int total) {
   using Element = typename Traits::Element;
   constexpr int kBlockQ = Traits::kBlockQ, kBlockKV = Traits::kBlockKV, kHeadDim = Traits::kHeadDim;
-  constexpr int kStages = Traits::kStages, kKVSize = Traits::kKVSize;
+  constexpr int kStages = Traits::kStages, kKSize = Traits::kKSize, kVSize = Traits::kVSize;
   constexpr bool kMasked = kMask != Mask::none, kCausal = kMask == Mask::causal, kWindow = kMask == Mask::window;
 
   extern __shared__ __align__(1024) unsigned char smem[];
   Element* Q_smem = reinterpret_cast<Element*>(uniform_smem(smem));  // [kQBuffers][kConsumers][parts][64][kCols]
   Element* K_smem = Q_smem + Traits::kQBuffers * Traits::kQSize;     // [kStages][parts][kBlockKV][kCols]
-  Element* V_smem = K_smem + kStages * kKVSize;                      // [kStages][parts][kBlockKV][kCols]
-  std::uint64_t* Q_full = reinterpret_cast<std::uint64_t*>(V_smem + kStages * kKVSize);  // [2]: copied
-  std::uint64_t* K_full = Q_full + 2;                                                    // [kStages]
-  std::uint64_t* V_full = K_full + kStages;                                              // [kStages]
-  std::uint64_t* K_empty = V_full + kStages;                                             // [kStages]: read by all
-  std::uint64_t* V_empty = K_empty + kStages;                                            // [kStages]
-  std::uint64_t* Q_empty = V_empty + kStages;                                            // [2]
+  Element* V_smem = K_smem + kStages * kKSize;                       // [kStages][parts][kBlockKV][kCols]
+  std::uint64_t* Q_full = reinterpret_cast<std::uint64_t*>(V_smem + kStages * kVSize);  // [2]: copied
+  std::uint64_t* K_full = Q_full + 2;                                                   // [kStages]
+  std::uint64_t* V_full = K_full + kStages;                                             // [kStages]
+  std::uint64_t* K_empty = V_full + kStages;                                            // [kStages]: read by all
+  std::uint64_t* V_empty = K_empty + kStages;                                           // [kStages]
+  std::uint64_t* Q_empty = V_empty + kStages;                                           // [2]
 
   // Unless they are in the list, query tiles are placed head by head, then batch entry by batch entry. If masked, a head's last
   // one ends less than 64 rows after the last query. If causal, pairs are numbered in turn in two heads, or the last one alone.
@@ -349,17 +349,16 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
     struct Source {
       int head, batch, first_key;
     };
-    const auto copy = [&](PipelineState<kStages>& next, Element* ring_smem, std::uint64_t* full, std::uint64_t* empty,
-                          const CUtensorMap& map, const Source& source, int kv_tile) {
+    const auto copy = [&](PipelineState<kStages>& next, Element* ring_smem, int size, std::uint64_t* full,
+                          std::uint64_t* empty, const CUtensorMap& map, const Source& from, int kv_tile) {
       const int stage = next.stage;
       wait(&empty[stage], next.parity);
-      mbarrier_arrive_expect_tx(&full[stage], kKVSize * sizeof(Element));
-      tma_load(ring_smem + stage * kKVSize, map, source.first_key + kv_tile * kBlockKV, source.head, source.batch,
-               &full[stage]);
+      mbarrier_arrive_expect_tx(&full[stage], size * sizeof(Element));
+      tma_load(ring_smem + stage * size, map, from.first_key + kv_tile * kBlockKV, from.head, from.batch, &full[stage]);
       next.advance();
     };
-    const auto copy_K = [&](auto... which) { copy(K_next, K_smem, K_full, K_empty, K_map, which...); };
-    const auto copy_V = [&](auto... which) { copy(V_next, V_smem, V_full, V_empty, V_map, which...); };
+    const auto copy_K = [&](auto... which) { copy(K_next, K_smem, kKSize, K_full, K_empty, K_map, which...); };
+    const auto copy_V = [&](auto... which) { copy(V_next, V_smem, kVSize, V_full, V_empty, V_map, which...); };
     // V is copied one step after K, because it is used one step later. Visits begin with the last tile and advance by
     // kv_stride, coprime to the number of tiles, wrapping round: each is visited once. If masked, they go back from the start.
     Source last_source{};
@@ -402,13 +401,13 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
   };
 
   // A lane holds parts of two of its warpgroup's rows, 16 · (warp_id % 4) + lane_id / 4 and 8 rows further on: `half` 0 and 1.
-  float O_rmem[kHeadDim / 8][4];                  // [mma_n][D], not normalised
+  float O_rmem[Traits::kHeadDimV / 8][4];         // [mma_n][D], not normalised
   float S_rmem[kBlockKV / 8][4];                  // [mma_n][D]
   float exp_rmem[kBlockKV / 8][4];                // [mma_n][D], its exponentials
   std::uint32_t P_rmem[kBlockKV / 16][4];         // [mma_k][A]
   float row_max[2] = {kFirstGuess, kFirstGuess};  // [half], maximum m of scale · S when last computed, or a guess
-  float row_sum[2], new_sum[2];  // [half], this lane's sums of 2^(scale · S - row_max): so far, this tile
-  float rescale[2];              // [half], r
+  float row_sum[2], new_sum[2],
+      rescale[2];  // [half], this lane's sums of 2^(scale · S - row_max): so far, this tile; r
 
   // Releases Q's buffer once O's store has read it. Only the thread that issued the store does this.
   const bool is_leader = warp_id % 4 == 0 && lane_id == 0;
@@ -417,7 +416,6 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
     tma_store_wait_read();
     mbarrier_arrive(&Q_empty[buffer]);
   };
-
   int q_tile = first_q_tile, kv_tile = 0;
   // Of the query tile of the next S: the positions of keys, those of zeros, the end of this warpgroup's first row, its tiles.
   int keys = positions_of(q_tile), zeros = zeros_of(q_tile);
@@ -468,7 +466,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
   const auto Q_next_smem = [&] { return Q_smem + Q_next.stage * Traits::kQSize + warpgroup_row * kHeadDim; };
   wait(&Q_full[Q_next.stage], Q_next.parity);
   wait(&K_full[K_next.stage], K_next.parity);
-  start_S<Traits>(S_rmem, Q_next_smem(), K_smem + K_next.stage * kKVSize);
+  start_S<Traits>(S_rmem, Q_next_smem(), K_smem + K_next.stage * kKSize);
   wgmma_wait<0>();
   pin(S_rmem);
   release(&K_empty[K_next.stage]);
@@ -482,8 +480,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
 #pragma unroll 1
   while (true) {
     Element* tile_smem = Q_next_smem();  // [parts][64][kCols]: Q, and then O
-    const int Q_buffer = Q_next.stage;
-    const int num_kv_tiles = kv_tiles.count;
+    const int Q_buffer = Q_next.stage, num_kv_tiles = kv_tiles.count;
     const bool ends_q_tile = kv_tile == num_kv_tiles - 1;
     const bool is_last = ends_q_tile && next_of(q_tile) >= num_q_tiles;
     const bool is_stored = kv_tile == 0 && q_tile != first_q_tile;  // the previous query tile's O, a step ago
@@ -511,15 +508,14 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
     if (!kMasked) named_barrier_sync(turn, 256);
     pin(O_rmem);
     pin(P_rmem);
-    start_S<Traits>(S_rmem, Q_next_smem(), K_smem + K_next.stage * kKVSize);
+    start_S<Traits>(S_rmem, Q_next_smem(), K_smem + K_next.stage * kKSize);
     wait(&V_full[V_next.stage], V_next.parity);
-    start_PV<Traits>(O_rmem, P_rmem, V_smem + V_next.stage * kKVSize, kv_tile > 0);
+    start_PV<Traits>(O_rmem, P_rmem, V_smem + V_next.stage * kVSize, kv_tile > 0);
     if (!kMasked) named_barrier_arrive(next_turn, 256);
     wgmma_wait<1>();
     pin(S_rmem);
     if (!is_last) release(&K_empty[K_next.stage]);
     K_next.advance();
-
     if (is_stored && !ends_q_tile) release_Q(Q_buffer ^ 1);  // the last O: by now this need not wait
     const int next_place = start - 1 - kv_tile + (kWindow && start - kv_tile > kv_tiles.begin ? 0 : num_kv_tiles);
     change_scores(ends_q_tile ? start : next_place);
@@ -573,7 +569,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
     scale_rows<Traits>(O_rmem, inverse_sum);
     const int lane = keep_in_register(lane_id);  // otherwise these addresses occupy registers throughout the loop
 #pragma unroll
-    for (int i = 0; i < kHeadDim / 16; ++i) {
+    for (int i = 0; i < Traits::kHeadDimV / 16; ++i) {
       const auto pair = [&](int mma_n, int half) {
         return pack<Element>(O_rmem[mma_n][2 * half], O_rmem[mma_n][2 * half + 1]);
       };
@@ -609,20 +605,21 @@ cudaError_t launch(const ExtendedArgs& args, cudaStream_t stream) {
   cudaError_t error = cudaSuccess;
   // If packed, "batch entry" b of K and V begins with row b, and that of O ends before row b: the next one is a row further on.
   const bool is_packed = args.offsets != nullptr;
-  const auto map_of = [&](Tensor tensor, int entries, int heads, int rows, int box_rows) {
+  const auto map_of = [&](Tensor tensor, int head_dim, int entries, int heads, int rows, int box_rows) {
     if (is_packed) tensor.batch_stride = tensor.row_stride;
     CUtensorMap map;
     if (error == cudaSuccess)
-      error = encode_tensor_map<typename Traits::Element, Traits::kHeadDim>(
-          map, tensor, is_packed ? entries : args.batch, heads, rows, box_rows);
+      error = encode_tensor_map<typename Traits::Element, Traits::kCols>(
+          map, tensor, head_dim, is_packed ? entries : args.batch, heads, rows, box_rows);
     return map;
   };
   Tensor O = args.O;
   if (is_packed) O.data = O.row<typename Traits::Element>(0, 0, -args.seq_len);
-  const CUtensorMap Q_map = map_of(args.Q, 1, args.heads, is_packed ? args.total : args.seq_len, 64);
-  const CUtensorMap K_map = map_of(args.K, args.total_kv, args.kv_heads, args.seq_len_kv, Traits::kBlockKV);
-  const CUtensorMap V_map = map_of(args.V, args.total_kv, args.kv_heads, args.seq_len_kv, Traits::kBlockKV);
-  const CUtensorMap O_map = map_of(O, args.total + 1, args.heads, args.seq_len, 64);
+  constexpr int kHeadDim = Traits::kHeadDim, kHeadDimV = Traits::kHeadDimV, kBlockKV = Traits::kBlockKV;
+  const CUtensorMap Q_map = map_of(args.Q, kHeadDim, 1, args.heads, is_packed ? args.total : args.seq_len, 64);
+  const CUtensorMap K_map = map_of(args.K, kHeadDim, args.total_kv, args.kv_heads, args.seq_len_kv, kBlockKV);
+  const CUtensorMap V_map = map_of(args.V, kHeadDimV, args.total_kv, args.kv_heads, args.seq_len_kv, kBlockKV);
+  const CUtensorMap O_map = map_of(O, kHeadDimV, args.total + 1, args.heads, args.seq_len, 64);
   // A side without a limit gets a limit that hides nothing.
   const int all = args.seq_len + args.seq_len_kv;
   const auto limit = [&](int keys) { return keys < 0 ? all : std::min(keys, all); };
@@ -673,7 +670,8 @@ const Registration registration({
     .source = __FILE__,
     .extends = "hopper_packed",
     .architecture = Architecture::sm_90a,
-    .solves = {.causal = true,
+    .solves = {.head_dim_v = true,
+               .causal = true,
                .any_length = true,
                .kv_heads = true,
                .window = true,
@@ -693,6 +691,8 @@ const Registration registration({
                        configuration<Traits<__nv_bfloat16, 128, 2, 128, 2>>("128x128"),
                        configuration<Traits<__half, 192, 2, 80, 2>>("128x80"),
                        configuration<Traits<__nv_bfloat16, 192, 2, 80, 2>>("128x80"),
+                       configuration<Traits<__half, 192, 2, 96, 2, 2, 128>>("128x96"),
+                       configuration<Traits<__nv_bfloat16, 192, 2, 96, 2, 2, 128>>("128x96"),
                        configuration<Traits<__half, 256, 2, 64, 2, 1>>("128x64"),
                        configuration<Traits<__nv_bfloat16, 256, 2, 64, 2, 1>>("128x64")},
 });
