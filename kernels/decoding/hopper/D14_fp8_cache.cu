@@ -9,8 +9,6 @@
 //             warp has twice as many mmas and exponentials, and conversions in addition, in time that it spent waiting. At batch 1
 //             with 4096 keys, 2 of 16 µs less, because the other 14 do not depend on the number of bytes. No change for 16 bits.
 
-#include <cuda_fp8.h>
-
 #include <algorithm>
 #include <bit>
 #include <cfloat>
