@@ -4112,15 +4112,6 @@ FAULTS += [
         "(loaded.x), chunk[1] = from_e4m3<Element>(loaded.y)",
         "(loaded.y), chunk[1] = from_e4m3<Element>(loaded.x)",
     ),
-    Fault(
-        "the ring has more stages than bytes",
-        "D14_fp8_cache",
-        "The ring has the same number",
-        "(2 * kTileSize * sizeof(Cache))",
-        "(kTileSize * sizeof(Cache))",
-        "race",
-        "Copy K and V",
-    ),
 ]
 
 # Probes, not faults: these print a line for each row whose maximum changes when O is already relative to it, which is
