@@ -1,4 +1,5 @@
 // The problems that a version is checked with if it solves windows, packed sequences, pages or changes of the scores.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -172,6 +173,27 @@ TEST(CheckSets, AllHaveTheHeadDimsOfTheConfiguration) {
     EXPECT_EQ(set.problem.head_dim, 192) << set.name;
     EXPECT_EQ(set.problem.head_dim_v, 128) << set.name;
   }
+}
+
+TEST(Support, TheConfigurationHasTheProblemsHeadDimOfV) {
+  Version version = version_of_plain_problems();
+  AttentionProblem problem = kRequested;
+  const auto refusal = [&] {
+    return why_unsupported(version, *find_configuration(version, problem, "", {}).configuration, problem).value_or("");
+  };
+  problem.head_dim = 192;
+  problem.head_dim_v = 128;
+  EXPECT_THAT(refusal(), testing::StartsWith("--head-dim-v is not supported by " + label(version)));
+  version.solves.head_dim_v = true;
+  version.configurations[0].head_dim = 192;
+  EXPECT_EQ(refusal(), "");
+  EXPECT_THAT(head_dims(version, problem.dtype), testing::IsEmpty());
+  EXPECT_THAT(unequal_head_dims(version, problem.dtype), testing::ElementsAre(std::pair(192, 128)));
+  problem.head_dim_v = 64;
+  EXPECT_EQ(refusal(),
+            "head_dim 192 with --head-dim-v 64 is not supported by " + label(version) + "; allowed: 192 with 128");
+  problem.head_dim_v = -1;
+  EXPECT_EQ(why_impossible(problem), "--head-dim-v -1 is out of range; allowed: 1 to 2147483647");
 }
 
 TEST(CheckSets, AWindowHasEitherSideOrBothAndRowsThatSeeNoKey) {

@@ -54,23 +54,6 @@ TEST(Reference, OneQueryAndTwoKeysByHand) {
   EXPECT_NEAR(reference.log_sum_exp[0], 1.4142136 + 0.2176216, 1e-7);  // m + log of that sum
 }
 
-TEST(Reference, AnotherHeadDimOfVByHand) {
-  // The same query and keys; the values have three elements, and a single one.
-  const float values[3][2][3] = {{{2, 0}, {}}, {{1, 0}, {0, 0}}, {{1, 0, 5}, {0, 4, -5}}};
-  for (const std::int64_t head_dim_v : {3, 1}) {
-    const AttentionProblem problem{
-        .batch = 1, .heads = 1, .seq_len = 1, .seq_len_kv = 2, .head_dim = 2, .head_dim_v = head_dim_v};
-    const Inputs inputs = inputs_from(
-        problem, [&](int tensor, auto, auto, std::int64_t row, std::int64_t d) { return values[tensor][row][d]; });
-    const Reference reference = make_reference(inputs, every_row(problem));
-    ASSERT_EQ(std::ssize(reference.output), head_dim_v);
-    EXPECT_NEAR(reference.output[0], 0.8044297, 1e-7);
-    if (head_dim_v == 1) continue;
-    EXPECT_NEAR(reference.output[1], 4 * 0.1955703, 4e-7);
-    EXPECT_NEAR(reference.output[2], 5 * (0.8044297 - 0.1955703), 1e-6);
-  }
-}
-
 // Keys with scores of 2 / sqrt(2) and 0 for every query, as above; V is (1, 0) and (0, 4).
 std::vector<double> causal_by_hand(std::int64_t seq_len) {
   const AttentionProblem problem{

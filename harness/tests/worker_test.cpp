@@ -293,30 +293,6 @@ TEST(Support, TheConfigurationHasTheProblemsHeadDim) {
   EXPECT_EQ(why_unsupported(version, *find_configuration(version, problem, "", some_gpu()).configuration, problem),
             "head_dim 96 is not supported by 06_swizzle; allowed: 64, 128");
   EXPECT_THAT(head_dims(version, Dtype::fp16), testing::ElementsAre(64, 128));
-  EXPECT_THAT(head_dims(version, Dtype::bf16), testing::ElementsAre(128));
-}
-
-TEST(Support, TheConfigurationHasTheProblemsHeadDimOfV) {
-  Version version = make_version();
-  AttentionProblem problem = kProblem;
-  const auto refusal = [&] {
-    return why_unsupported(version, *find_configuration(version, problem, "", some_gpu()).configuration, problem);
-  };
-  problem.head_dim = 192;
-  problem.head_dim_v = 128;
-  EXPECT_THAT(refusal().value_or(""), StartsWith("--head-dim-v is not supported by 06_swizzle; "));
-  version.solves.head_dim_v = true;
-  Configuration unequal = make_configuration("192", Dtype::fp16, 128, 64, 9'000);
-  unequal.head_dim = 192;
-  version.configurations.push_back(unequal);
-  EXPECT_EQ(find_configuration(version, problem, "", some_gpu()).configuration->name, "192");
-  EXPECT_EQ(refusal(), std::nullopt);
-  EXPECT_THAT(head_dims(version, Dtype::fp16), testing::ElementsAre(128));
-  EXPECT_THAT(unequal_head_dims(version, Dtype::fp16), testing::ElementsAre(std::pair(192, 128)));
-  problem.head_dim_v = 64;
-  EXPECT_EQ(refusal(), "head_dim 192 with --head-dim-v 64 is not supported by 06_swizzle; allowed: 192 with 128");
-  problem.head_dim_v = -1;
-  EXPECT_EQ(why_impossible(problem), "--head-dim-v -1 is out of range; allowed: 1 to 2147483647");
 }
 
 TEST(Support, MemoryCountsTensorsWorkspaceAndFlush) {
