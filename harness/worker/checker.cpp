@@ -136,7 +136,7 @@ std::string place_of_row(const AttentionProblem& problem, std::int64_t i) {
 
 // The first element at which two buffers of the same layout differ.
 std::optional<Position> first_difference(const std::uint16_t* a, const std::uint16_t* b, const TensorLayout& layout,
-                                         const AttentionProblem& problem, std::int64_t heads,
+                                         const AttentionProblem& problem, std::int64_t heads, std::int64_t head_dim,
                                          std::int64_t (*rows_of)(const AttentionProblem&, std::int64_t batch),
                                          int threads) {
   std::vector<std::optional<Position>> found(problem.batch * heads);
@@ -145,8 +145,8 @@ std::optional<Position> first_difference(const std::uint16_t* a, const std::uint
     for (std::int64_t row = 0; row < rows_of(problem, batch) && !found[i]; ++row) {
       const std::uint16_t* row_a = a + layout.row(batch, head, row);
       const std::uint16_t* row_b = b + layout.row(batch, head, row);
-      if (std::memcmp(row_a, row_b, problem.head_dim * sizeof(std::uint16_t)) == 0) continue;
-      const std::int64_t column = std::mismatch(row_a, row_a + problem.head_dim, row_b).first - row_a;
+      if (std::memcmp(row_a, row_b, head_dim * sizeof(std::uint16_t)) == 0) continue;
+      const std::int64_t column = std::mismatch(row_a, row_a + head_dim, row_b).first - row_a;
       found[i] = {batch, head, row, column};
     }
   };
@@ -243,18 +243,19 @@ std::optional<std::string> find_changed_input(const Inputs& before, const std::v
     const char* name;
     const TensorLayout& layout;
     int buffer;
-    std::int64_t heads;
+    std::int64_t heads, head_dim;
     std::int64_t (*rows_of)(const AttentionProblem&, std::int64_t batch);
   };
   const std::int64_t kv_heads = num_kv_heads(problem);
   const auto no_rows = [](const AttentionProblem&, std::int64_t) -> std::int64_t { return 0; };
   const auto rows_of_cache = problem.append ? +no_rows : &num_rows_kv;
-  for (const Part& part : {Part{"Q", before.Q, before.Q_buffer, problem.heads, num_rows},
-                           Part{"K", before.K, before.K_buffer, kv_heads, rows_of_cache},
-                           Part{"V", before.V, before.V_buffer, kv_heads, rows_of_cache}}) {
+  for (const Part& part : {Part{"Q", before.Q, before.Q_buffer, problem.heads, problem.head_dim, num_rows},
+                           Part{"K", before.K, before.K_buffer, kv_heads, problem.head_dim, rows_of_cache},
+                           Part{"V", before.V, before.V_buffer, kv_heads, value_head_dim(problem), rows_of_cache}}) {
     const std::uint16_t* was = before.buffers[part.buffer].data();
     const std::uint16_t* is = after[part.buffer].data();
-    const auto found = first_difference(was, is, part.layout, problem, part.heads, part.rows_of, threads);
+    const auto found =
+        first_difference(was, is, part.layout, problem, part.heads, part.head_dim, part.rows_of, threads);
     if (!found) continue;
     const std::int64_t element = part.layout.row(found->batch, found->head, found->row) + found->column;
     return fmt::format("changed its input {}: first at {}, from {} to {}", part.name,
@@ -305,7 +306,8 @@ std::optional<std::string> find_wrong_append(const Inputs& before, const std::ve
 std::optional<std::string> find_difference(const AttentionProblem& problem, const HostBuffer& first,
                                            const HostBuffer& second, int threads) {
   const TensorLayout layout = output_layout(problem);
-  const auto found = first_difference(first.data(), second.data(), layout, problem, problem.heads, num_rows, threads);
+  const auto found = first_difference(first.data(), second.data(), layout, problem, problem.heads,
+                                      value_head_dim(problem), num_rows, threads);
   if (!found) return std::nullopt;
   const std::int64_t element = layout.row(found->batch, found->head, found->row) + found->column;
   return fmt::format("two launches with the same inputs differ: first at {}, {} and {} (bits 0x{:04x} and 0x{:04x})",
