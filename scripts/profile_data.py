@@ -134,7 +134,7 @@ class ProblemCell:
 class ByProblem:
     """What scripts/peers --problem measured: each implementation alone, on several problems, all in one run."""
 
-    run: dict[str, Any]  # as in peers_by_problem.json
+    run: dict[str, Any]  # as in peers_by_problem.json, with the dates of earlier runs whose problems the file kept
     dtype: str
     seq_lens: dict[str, list[int]]  # by problem, in display order
     # TFLOP/s by label, for versions that were not recorded since with other code.
@@ -337,8 +337,10 @@ def _by_problem(document: dict[str, Any], profiles: dict[str, dict[str, Any]]) -
     first_track = {file.label for file in files if "hopper" not in Path(file.file).parts}
     deterministic = {file.label for file in files if file.kernel in document.get("deterministic", [])}
     dtype = document["problem"]["dtype"]
+    earlier = sorted({problem["date"] for problem in document["problems"].values() if "date" in problem})
+    run = document["run"] | {"earlier_dates": earlier}
     return ByProblem(
-        document["run"], dtype, seq_lens, versions, peers, first_track & versions.keys(), deterministic
+        run, dtype, seq_lens, versions, peers, first_track & versions.keys(), deterministic
     )  # fmt: skip
 
 
@@ -357,7 +359,8 @@ def _is_outdated(entry: dict[str, Any], run: dict[str, Any], profiles: dict[str,
     """Whether the version was recorded later, with another text of its code. If the run is the newer one, it is the
     profile that belongs to an earlier text."""
     profile = profiles.get(entry["kernel"])
-    return profile is not None and profile["code_hash"] != entry["code_hash"] and run["date"] < profile["date"]
+    date = entry.get("date", run["date"])
+    return profile is not None and profile["code_hash"] != entry["code_hash"] and date < profile["date"]
 
 
 def _tables(

@@ -275,7 +275,8 @@ def runs_table(shown: list[Device]) -> str:
         return f"{value:.0f} W" if value else "–"
 
     rows = [["run of `scripts/peers`", *(name for name, _ in runs)]]
-    rows.append(["begun", *(day(run["date"]) for _, run in runs)])
+    dates = [[*run.get("earlier_dates", []), run["date"]] for _, run in runs]
+    rows.append(["begun", *(", ".join(dict.fromkeys(day(date) for date in of_run)) for of_run in dates)])
     rows.append(["warm-up", *(seconds(run["warm_up_seconds"]) for _, run in runs)])
     timed = [f"{run['timed_seconds']:g} s" if run["timed_seconds"] else "20 launches" for _, run in runs]
     rows.append(["timed, at least", *timed])

@@ -22,6 +22,9 @@ class Tensor(np.ndarray):
     def amax(self, dim: int | tuple[int, ...] | None = None, keepdim: bool = False) -> Tensor:
         return np.max(self, axis=dim, keepdims=keepdim)
 
+    def expand(self, *shape: int) -> Tensor:
+        return np.broadcast_to(self, shape).view(Tensor)
+
     def sum(self, dim: int, keepdim: bool = False) -> Tensor:
         return np.sum(np.asarray(self), axis=dim, keepdims=keepdim).view(Tensor)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import sys
 from collections.abc import Callable, Iterator
@@ -13,11 +14,12 @@ from typing import Any
 import numpy as np
 import pytest
 from comparison import by_problem
-from comparison.adapters import Adapters
+from comparison.adapters import ALL_FIELDS, Adapters
 from comparison.problems import PLAIN, PROBLEMS, Problem
-from comparison.reference import Reference
+from comparison.reference import PackedReference, Reference
+from comparison.updating import merged
 from float64_attention import attention_and_lse
-from ladder import HARNESS, SHAPES
+from ladder import HARNESS, ROOT, SHAPES
 from made_up_machine import HASH, MadeUpMachine
 from numpy_torch import NumpyTorch, Tensor
 from schemas import validate_peers_by_problem
@@ -28,6 +30,8 @@ LENGTHS = {
     "grouped-causal": [1024, 4096, 16384],
     "window-512": [8192, 16384],
     "window-1024": [8192, 16384],
+    "packed": [1024],
+    **{name: [4096, 16384] for name in ("head-64", "head-64-causal", "head-256", "head-256-causal")},
 }
 
 
@@ -61,10 +65,17 @@ VERSIONS = {
     "hopper_window": version("hopper_window", "hopper_grouped", "causal", "kv_heads", "window", hopper=True),
     "last": version("last", "middle", "causal", "window", "kv_heads", "lengths", "scores"),
     "middle": version("middle", "grouped", "causal", "window", "kv_heads", "lengths"),
+    "packed": version("packed", "last", "causal", "window", "kv_heads", "lengths", "scores", "packed"),
+    "sizes": version(
+        "sizes", "packed", "causal", "window", "kv_heads", "lengths", "scores", "packed", "log_sum_exp",
+        configurations=[{"name": "64x64", "dtype": "fp16", "head_dim": head_dim} for head_dim in (64, 128, 256)],
+    ),
     "window": version("window", "causal", "causal", "window"),
-}
-OF_CAUSAL = ["causal", "last", "hopper_causal", "hopper_pairs", "hopper_window"]
-OF_ALL = ["causal", "window", "grouped", "last", "hopper_causal", "hopper_pairs", "hopper_grouped", "hopper_window"]
+}  # fmt: skip
+OF_CAUSAL = ["causal", "sizes", "hopper_causal", "hopper_pairs", "hopper_window"]
+OF_ALL = [
+    "causal", "window", "grouped", "packed", "sizes", "hopper_causal", "hopper_pairs", "hopper_grouped", "hopper_window"
+]  # fmt: skip
 
 
 class ProblemMachine(MadeUpMachine):
@@ -74,7 +85,7 @@ class ProblemMachine(MadeUpMachine):
         super().__init__(peers)
         self.seconds: set[tuple[float, float]] = set()
         self.launched: list[tuple[str, str, int]] = []
-        self.seq_len, self.kv_heads, self.every = 0, 0, 0
+        self.seq_len, self.made_for = 0, PLAIN
         self.problem: Problem | None = None
         self.wrong_on: tuple[str, str] = ("", "")
 
@@ -85,20 +96,22 @@ class ProblemMachine(MadeUpMachine):
         found, missing = super().peers(without, dtype)
         for one in found:
             one.lacks = {"window": "scaled_dot_product_attention takes no window"}
-        more = {"FlashAttention-3": {}, "FlexAttention": dict.fromkeys(("causal", "kv_heads", "window"), "left out")}
+            if one.name == "cuDNN":
+                one.lacks["packed"] = "takes no packed sequences"
+        more = {"FlashAttention-3": {}, "FlexAttention": dict.fromkeys(ALL_FIELDS, "left out")}
         found += [
             self.peers_module.Implementation(name, "a note", self._prepare(name), lacks=lacks)
             for name, lacks in more.items()
         ]
         return found, {name: why for name, why in missing.items() if name != "fa3"}
 
-    def tensors(self, batch: int, seq_len: int, dtype: str, seed: int, kv_heads: int) -> tuple[int, int, int, int]:
-        self.seq_len, self.kv_heads = seq_len, kv_heads
+    def tensors(self, batch: int, seq_len: int, dtype: str, seed: int, problem: Problem) -> tuple[int, int, int, int]:
+        self.seq_len, self.made_for = seq_len, problem
         return super().tensors(batch, seq_len, dtype, seed)
 
     def reference(self, tensors: object, every: int, problem: Problem) -> ProblemMachine:
         assert every > 1 and every % 2 == 1, "else some lanes' rows are never looked at"
-        assert self.kv_heads == problem.kv_heads
+        assert self.made_for is problem
         self.problem = problem
         return self
 
@@ -147,24 +160,31 @@ def test_the_whole_table(peers: ModuleType, by_problem_machine: ProblemMachine, 
     assert by_problem_machine.seconds == {(0.25, 0.2)}
     assert {seed for *_, seed in by_problem_machine.problems} == {5}
 
-    solves = {one["kernel"]: one["solves"] for one in VERSIONS.values()}
+    solves = {one["kernel"]: by_problem.solved_fields(one, "fp16") for one in VERSIONS.values()}
     for one in document["versions"]:
-        able = [name for name, problem in PROBLEMS.items() if all(solves[one["kernel"]][f] for f in problem.fields)]
-        cells = [(name, batch, seq_len) for name in able for batch, seq_len in SHAPES if seq_len in LENGTHS[name]]
+        able = [name for name, problem in PROBLEMS.items() if problem.fields <= solves[one["kernel"]]]
+        cells = [
+            (name, batch, seq_len)
+            for name in able
+            for batch, seq_len in ([(64, 1024)] if name == "packed" else SHAPES)
+            if seq_len in LENGTHS[name]
+        ]
         assert [(r["problem"], r["batch"], r["seq_len"]) for r in one["results"]] == cells
     fa2, _, fa3 = document["peers"]
-    assert len(fa2["results"]) == 6 + 3 + 3 and len(fa3["results"]) == 6 + 3 + 3 + 2 + 2
+    assert len(fa2["results"]) == 6 + 3 + 3 + 1 + 4 * 2 and len(fa3["results"]) == 6 + 3 + 3 + 2 + 2 + 1 + 4 * 2
     assert document["run"]["left_out"] == {
         "FlexAttention": "left out",
         "FlashAttention-2, window-512": "scaled_dot_product_attention takes no window",
         "FlashAttention-2, window-1024": "scaled_dot_product_attention takes no window",
         "cuDNN, window-512": "scaled_dot_product_attention takes no window",
         "cuDNN, window-1024": "scaled_dot_product_attention takes no window",
+        "cuDNN, packed": "takes no packed sequences",
     }
 
     of_fa3 = {(r["problem"], r["seq_len"]): r for r in fa3["results"]}
     for (name, seq_len), result in of_fa3.items():
-        operations = 4 * result["batch"] * 16 * 128 * PROBLEMS[name].scores(seq_len)
+        head_dim = document["problems"][name].get("head_dim", 128)
+        operations = 4 * result["batch"] * 16 * head_dim * PROBLEMS[name].scores(seq_len)
         assert result["tflops"] == pytest.approx(operations / result["ms"]["median"] / 1e9, abs=0.01)
     assert of_fa3["causal", 4096]["tflops"] == pytest.approx(of_fa3["grouped", 4096]["tflops"] / 2, abs=0.01)
 
@@ -173,9 +193,12 @@ def test_the_whole_table(peers: ModuleType, by_problem_machine: ProblemMachine, 
     ("problem", "names"),
     [
         ("causal", OF_CAUSAL),
-        ("grouped", ["grouped", "last", "hopper_grouped", "hopper_window"]),
-        ("grouped-causal", ["grouped", "last", "hopper_grouped", "hopper_window"]),
-        ("window-512", ["window", "last", "hopper_window"]),
+        ("grouped", ["grouped", "sizes", "hopper_grouped", "hopper_window"]),
+        ("grouped-causal", ["grouped", "sizes", "hopper_grouped", "hopper_window"]),
+        ("window-512", ["window", "sizes", "hopper_window"]),
+        ("packed", ["packed", "sizes"]),
+        ("head-64", ["sizes"]),
+        ("head-256-causal", ["sizes"]),
     ],
 )
 def test_the_first_and_the_last_of_a_track_and_those_that_change_the_speed_are_chosen(
@@ -192,7 +215,8 @@ def test_the_fields_are_those_that_the_harness_lists() -> None:
     versions = by_problem.listed(HARNESS)
     known = ["16_overlapped_softmax", *versions]
     for problem in PROBLEMS.values():
-        assert problem.fields <= versions["16"]["solves"].keys()
+        head_dims = {f"head_dim {problem.head_dim}"}
+        assert problem.fields - head_dims <= versions["16"]["solves"].keys()
         chosen = by_problem.best(versions, [problem], "fp16", known).split(",")
         assert {"sm_80", "sm_90a"} == {versions[name]["architecture"] for name in chosen}
         assert all(versions[name]["extends"] for name in chosen)
@@ -220,6 +244,89 @@ def test_a_part_takes_no_file_s_place(
     assert not (tmp_path / "profiles").exists()
 
 
+def test_some_problems_are_added_to_a_file(
+    peers: ModuleType, by_problem_machine: ProblemMachine, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    machine, some, added = by_problem_machine, "causal,grouped,window-512", "packed,head-64"
+    assert peers.main(["--problem", added, "--update"], lambda: machine) == 3
+    assert "--update" in capsys.readouterr().err and machine.launched == [], "there is nothing to update"
+    path = tmp_path / "profiles" / "h200" / "peers_by_problem.json"
+    machine.wrong_on = ("cuDNN", "grouped")
+    assert peers.main(["--problem", some, "--out", str(path)], lambda: machine) == 1
+    before = written(tmp_path)
+    before["run"]["date"] = "2026-01-02T03:04:05Z"
+    before["versions"][0]["code_hash"] = "sha256:" + "3" * 64  # of `causal`
+    path.write_text(json.dumps(before), encoding="utf-8")
+
+    machine.milliseconds["sizes"] = 2.0
+    assert peers.main(["--problem", f"grouped,{added}", "--update"], lambda: machine) == 1
+    machine.wrong_on = ("", "")
+    assert peers.main(["--problem", f"grouped,{added}", "--update"], lambda: machine) == 0
+    after = written(tmp_path)
+    assert [path.name for path in path.parent.iterdir()] == [path.name], "no part is left"
+    dates = {name: problem.get("date") for name, problem in after["problems"].items()}
+    today = after["run"]["date"]
+    old = {"causal": "2026-01-02T03:04:05Z", "window-512": "2026-01-02T03:04:05Z"}
+    assert dates == old | {"grouped": None, "packed": None, "head-64": None} and today not in old.values()
+    assert after["problems"]["causal"] == before["problems"]["causal"] | {"date": old["causal"]}
+
+    def cells(document: dict[str, Any], name: str, *problems: str) -> list[dict[str, Any]]:
+        entries = (*document["versions"], *document["peers"])
+        return [r for one in entries if one["name"] == name for r in one["results"] if r["problem"] in problems]
+
+    for name in (*OF_ALL, "FlashAttention-2", "cuDNN", "FlashAttention-3"):
+        assert cells(after, name, *old) == cells(before, name, *old), "these are kept"
+    assert {result["ms"]["median"] for result in cells(after, "sizes", "grouped", *added.split(","))} == {4.0}
+    assert len(cells(after, "cuDNN", "grouped")) == 3 and cells(before, "cuDNN", "grouped") == []
+    assert {one["kernel"]: one.get("date") for one in after["versions"]} == {
+        "causal": old["causal"], **dict.fromkeys(("window", "hopper_causal", "hopper_pairs"), old["causal"]),
+        **dict.fromkeys(("grouped", "packed", "sizes", "hopper_grouped", "hopper_window"), None),
+    }  # fmt: skip
+    assert after["run"]["left_out"] == {
+        "FlexAttention": "left out",
+        "FlashAttention-2, window-512": "scaled_dot_product_attention takes no window",
+        "cuDNN, window-512": "scaled_dot_product_attention takes no window",
+        "cuDNN, packed": "takes no packed sequences",
+    }
+
+
+def test_a_peer_without_any_of_the_added_problems_keeps_its_figures() -> None:
+    run = {"date": "2026-01-02T03:04:05Z"}
+    earlier = {"run": run | {"left_out": {"flex": "left out", "Old": "gone"}}, "problems": {"causal": {}}, "peers": []}
+    made = {"run": run | {"left_out": {"flex": "left out", "cuDNN": "takes none"}}, "problems": {"packed": {}}}
+    empty = {"versions": [], "peers": []}
+    found = merged(earlier | empty, made | empty)["run"]["left_out"]
+    assert found == {"flex": "left out", "Old, causal": "gone", "cuDNN, packed": "takes none"}
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda found: found["run"].update(pytorch="0.9"), "another pytorch"),
+        (lambda found: found["run"].update(timed_seconds=9), "another timed_seconds"),
+        (lambda found: found["problem"].update(dtype="bf16"), "another problem"),
+        (lambda found: found.pop("peers"), "cannot be used: KeyError"),
+    ],
+)
+def test_a_file_of_other_conditions_is_not_updated(
+    peers: ModuleType,
+    by_problem_machine: ProblemMachine,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture,
+    change: Callable[[dict[str, Any]], object],
+    words: str,
+) -> None:
+    path = tmp_path / "profiles" / "h200" / "peers_by_problem.json"
+    assert peers.main(["--problem", "grouped", "--out", str(path)], lambda: by_problem_machine) == 0
+    document = written(tmp_path)
+    change(document)
+    path.write_text(json.dumps(document), encoding="utf-8")
+    by_problem_machine.launched.clear()
+    assert peers.main(["--problem", "packed", "--update"], lambda: by_problem_machine) == 3
+    assert words in capsys.readouterr().err and by_problem_machine.launched == []
+    assert json.loads(path.read_text(encoding="utf-8")) == document
+
+
 def without_date(document: dict[str, Any]) -> dict[str, Any]:
     return document | {"run": document["run"] | {"date": ""}}
 
@@ -235,7 +342,9 @@ def test_an_interrupted_table_is_resumed(
     left_out = at_once["run"]["left_out"]
     assert left_out["cuDNN, seq_len 4096, causal"] == "wrong: 7 times the allowed error"
     assert left_out["causal, seq_len 512, causal"] == "40 of its launches reached the GPU late"
-    assert {result["problem"] for result in at_once["peers"][1]["results"]} == {"grouped", "grouped-causal"}
+    assert {result["problem"] for result in at_once["peers"][1]["results"]} == set(PROBLEMS) - {
+        "causal", "window-512", "window-1024", "packed"
+    }  # fmt: skip
 
     machine.alone.clear()
     of_causal = len(OF_ALL) - 1 + 2  # cells at one length: `causal` and cuDNN have none
@@ -296,6 +405,8 @@ def test_a_part_of_another_run_is_refused(
         (["--problem", "all", "--regime", "sustained"], ["--regime cannot be combined with --problem"]),
         (["--problem", "all", "--dtype", "e4m3"], ["fp16 and bf16"]),
         (["--problem", "causal", "--resume"], ["--resume needs a file", "--out"]),
+        (["--problem", "causal", "--update", "--shapes", "512"], ["--update needs", "all of their lengths"]),
+        (["--data", "all", "--update"], ["--update cannot be combined with --data"]),
         (["--problem", "window-512", "--shapes", "512,1024"], ["--shapes", "window-512: 8192, 16384"]),
         (["--problem", "causal", "--kernels", "16,28"], ["none of these versions solves causal"]),
     ],
@@ -351,6 +462,22 @@ def test_the_scores_that_count_as_work() -> None:
         Problem("open", (), window_left=3)
 
 
+def test_the_packed_sequences_are_those_that_the_harness_records() -> None:
+    problem = PROBLEMS["packed"]
+    path = ROOT / "profiles" / "h200" / "dropout.json"
+    recorded = [one for one in json.loads(path.read_text(encoding="utf-8"))["results"] if one["problem"].get("packed")]
+    assert recorded
+    for one in recorded:
+        assert one["problem"]["lengths"] == one["problem"]["lengths_kv"] == problem.lengths
+        assert one["problem"]["causal"] and problem.causal and problem.first_rows[-1] == 64 * 1024
+        operations = 4 * 64 * 16 * 128 * problem.scores(1024)
+        assert one["tflops"] == pytest.approx(operations / one["ms"]["median"] / 1e9, rel=1e-6)
+    assert Problem("full", (), packed=True).scores(1024) == 2 * problem.scores(1024)
+    assert problem.describe()["scores"] == "mean of length^2 / 2" and "mean seq_len" in problem.describe()["lengths"]
+    with pytest.raises(ValueError, match="packed sequences with a window"):
+        Problem("narrow", (), causal=True, window_left=3, packed=True)
+
+
 SMALL = {
     "causal": Problem("causal", (), causal=True),
     "grouped": Problem("grouped", (), kv_heads=2),
@@ -387,6 +514,29 @@ def test_a_wrong_mask_or_head_is_found(name: str, every: int) -> None:
         assert not reference.relative_error(mistake) <= 1
 
 
+class ThreeSequences(Problem):
+    first_rows = (0, 1, 70, 200)
+
+
+@pytest.mark.filterwarnings("ignore:divide by zero", "ignore:invalid value")  # PyTorch does not warn
+def test_a_mistake_in_packed_sequences_is_found() -> None:
+    problem, random = ThreeSequences("packed", (), causal=True, packed=True), np.random.default_rng(3)
+    q, k, v = (random.standard_normal((200, 3, 32)).astype(np.float16).view(Tensor) for _ in range(3))
+
+    def output(*ends: int, causal: bool = True) -> Tensor:
+        rows = [slice(first, end) for first, end in itertools.pairwise((0, *ends))]
+        parts = [attention_and_lse(q[one][None], k[one][None], v[one][None], causal=causal)[0][0] for one in rows]
+        return np.concatenate(parts).astype(np.float16).view(Tensor)
+
+    reference = PackedReference(NumpyTorch, q, k, v, 61, problem)
+    assert reference.relative_error(output(1, 70, 200)) <= 1
+    for mistake in (output(1, 200), output(1, 9, 200), output(70, 200), output(1, 70, 200, causal=False)):
+        assert not reference.relative_error(mistake) <= 1
+    part = output(1, 70, 200)
+    part[0] = np.nan
+    assert not reference.relative_error(part) <= 1, "the shortest sequence counts, too"
+
+
 # ---- how the implementations are called ----
 
 
@@ -403,6 +553,8 @@ class FakeTensor(str):
         ("grouped", {"enable_gqa": True}, {}),
         ("grouped-causal", {"is_causal": True, "enable_gqa": True}, {"causal": True}),
         ("window-512", None, {"causal": True, "window_size": (512, 0)}),
+        ("head-64", {}, {}),
+        ("head-256-causal", {"is_causal": True}, {"causal": True}),
         ("plain", {}, {}),
     ],
 )
@@ -446,6 +598,63 @@ def test_the_arguments_of_the_peers(
     assert asked == [(("q", "k", "v"), flash)]
 
 
+@pytest.mark.parametrize("first_release", [True, False])
+def test_the_arguments_for_packed_sequences(monkeypatch: pytest.MonkeyPatch, first_release: bool) -> None:
+    asked: list[Any] = []
+
+    def varlen_func(*tensors: object, causal: bool) -> tuple[str, str]:
+        asked.append((*tensors, {"causal": causal}))
+        return "out", "lse"
+
+    def of_first_release(*tensors: object, is_causal: bool) -> str:
+        asked.append((*tensors, {"is_causal": is_causal}))
+        return "out"
+
+    def of_later_releases(*tensors: object, window_size: tuple[int, int]) -> str:
+        asked.append((*tensors, {"window_size": window_size}))
+        return "out"
+
+    @contextlib.contextmanager
+    def sdpa_kernel(backend: str) -> Iterator[None]:
+        asked.append(backend)
+        yield
+
+    backends = SimpleNamespace(FLASH_ATTENTION="flash")
+    flash = SimpleNamespace(flash_attn_func=None, flash_attn_varlen_func=varlen_func)
+    for name, module in {
+        "torch": SimpleNamespace(),
+        "torch.nn": SimpleNamespace(),
+        "torch.nn.attention": SimpleNamespace(SDPBackend=backends, sdpa_kernel=sdpa_kernel),
+        "torch.nn.attention.varlen": SimpleNamespace(
+            varlen_attn=of_first_release if first_release else of_later_releases
+        ),
+        "flash_attn": flash,
+        "flash_attn_interface": flash,
+    }.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.setattr("importlib.metadata.version", lambda _: "2.8")
+    adapters, problem = Adapters(), PROBLEMS["packed"]
+    functional = SimpleNamespace(scaled_dot_product_attention=None)
+    adapters.torch = SimpleNamespace(
+        nn=SimpleNamespace(functional=functional), int32="int32", tensor=lambda numbers, dtype, device: tuple(numbers)
+    )
+    adapters.properties, adapters.scales = SimpleNamespace(major=9), None
+    sums = tuple(problem.first_rows)
+    given = ("q", "k", "v", sums, sums, 5196, 5196)
+
+    fa2 = adapters._flash_attention_2()
+    assert fa2.why_not(problem.fields) == "" and fa2.why_not(["window"])
+    assert fa2.prepare("q", "k", "v", "out", problem)() == "out"
+    assert asked == ["flash", (*given, {"is_causal": True} if first_release else {"window_size": (-1, 0)})]
+    for one in (adapters._flash_attn(), adapters._flash_attention_3()):
+        asked.clear()
+        assert one.prepare("q", "k", "v", "out", problem)() == "out"
+        assert asked == [(*given, {"causal": True})]
+
+    monkeypatch.setitem(sys.modules, "torch.nn.attention.varlen", None)
+    assert adapters._flash_attention_2().why_not(problem.fields) == "this PyTorch has no varlen_attn"
+
+
 def test_the_arguments_of_our_versions(peers: ModuleType) -> None:
     asked: list[Any] = []
     machine = object.__new__(peers.Machine)
@@ -456,4 +665,10 @@ def test_the_arguments_of_our_versions(peers: ModuleType) -> None:
     ours.prepare("q", "k", "v", "out")()
     ours.prepare("q", "k", "v", "out", PROBLEMS["grouped-causal"])()
     ours.prepare("q", "k", "v", "out", PROBLEMS["window-1024"])()
-    assert asked == [same, same | {"causal": True}, same | {"causal": True, "window": (1024, 0)}]
+    ours.prepare("q", "k", "v", "out", PROBLEMS["packed"])()
+    assert asked == [
+        same,
+        same | {"causal": True},
+        same | {"causal": True, "window": (1024, 0)},
+        same | {"causal": True, "cu_seqlens_q": PROBLEMS["packed"].first_rows},
+    ]

@@ -83,6 +83,7 @@ def decoding_machine(peers: ModuleType, machine: MadeUpMachine) -> DecodingMachi
             "code_hash": HASH,
             "kind": "decoding" if name[0] == "D" else "forward",
             "solves": {field: field in solves for field in fields},
+            "configurations": [{"name": "64x64", "dtype": "fp16", "head_dim": 128}],
         }
         for name, solves in SOLVES.items()
     ]

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
+import inspect
 from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
 
 from comparison.implementations import Implementation
-from comparison.problems import PLAIN, Problem
+from comparison.problems import HEAD_DIMS, PLAIN, Problem
 
 # Reasons for Implementation.lacks.
-ONLY_PLAIN = dict.fromkeys(("causal", "kv_heads", "window"), "computes plain attention only")
-NOT_COMPILED = dict.fromkeys(("causal", "kv_heads", "window"), "left out, because it compiles anew for each problem")
-SDPA_LACKS = {"window": "scaled_dot_product_attention takes no window"}
+ALL_FIELDS = ("causal", "kv_heads", "window", "packed", *(f"head_dim {head_dim}" for head_dim in HEAD_DIMS))
+ONLY_PLAIN = dict.fromkeys(ALL_FIELDS, "computes plain attention only")
+NOT_COMPILED = dict.fromkeys(ALL_FIELDS, "left out, because it compiles anew for each problem")
+SDPA_LACKS = {
+    "window": "scaled_dot_product_attention takes no window",
+    "packed": "scaled_dot_product_attention takes no packed sequences",
+}
 
 
 def masks(problem: Problem) -> dict[str, Any]:
@@ -50,7 +55,7 @@ class Adapters:
     def peers(self, without: set[str], dtype: str) -> tuple[list[Implementation], dict[str, str]]:
         """The peers that can be imported and compute the type, and the reasons why others cannot."""
         makers = {
-            "fa2": lambda: self._sdpa("FlashAttention-2", "FLASH_ATTENTION", "PyTorch SDPA flash backend"),
+            "fa2": self._flash_attention_2,
             "flex": self._flex,
             "cudnn": lambda: self._sdpa("cuDNN", "CUDNN_ATTENTION", "PyTorch SDPA cuDNN backend"),
             "flash-attn": self._flash_attn,
@@ -79,6 +84,17 @@ class Adapters:
                 missing[name] = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
         return found, missing
 
+    def packed(self, function: Callable[..., Any], problem: Problem, **options: Any) -> Callable[..., Any]:  # noqa: ANN401
+        """Returns a function of (q, k, v) that calls one like flash_attn_varlen_func for packed sequences."""
+        first_rows = self.torch.tensor(problem.first_rows, dtype=self.torch.int32, device="cuda")
+        longest = max(problem.lengths)
+
+        def attention(q: Any, k: Any, v: Any) -> Any:  # noqa: ANN401 (tensors)
+            output = function(q, k, v, first_rows, first_rows, longest, longest, **options)
+            return output[0] if isinstance(output, tuple) else output
+
+        return attention
+
     def _hopper(self) -> str:
         return ", Hopper instructions" if self.properties.major == 9 else ""
 
@@ -91,6 +107,8 @@ class Adapters:
         attention = self.torch.nn.functional.scaled_dot_product_attention
 
         def prepare(q: Any, k: Any, v: Any, out: Any, problem: Problem = PLAIN) -> Callable[[], Any]:  # noqa: ANN401
+            if "packed" in problem.fields:
+                return self._varlen_attn(backend, q, k, v, problem)
             q, k, v = (tensor.transpose(1, 2) for tensor in (q, k, v))  # views: SDPA wants heads before seq_len
             options = {"is_causal": True} if problem.causal else {}
             options |= {"enable_gqa": True} if "kv_heads" in problem.fields else {}
@@ -104,6 +122,31 @@ class Adapters:
         note += self._hopper() if name == "cuDNN" else ""
         return Implementation(name, note, prepare, lacks=lacks)
 
+    def _flash_attention_2(self) -> Implementation:
+        """Through PyTorch, whose varlen_attn takes packed sequences."""
+        lacks = dict(SDPA_LACKS)
+        try:
+            from torch.nn.attention.varlen import varlen_attn  # noqa: F401
+        except ImportError:
+            lacks["packed"] = "this PyTorch has no varlen_attn"
+        else:
+            del lacks["packed"]
+        return self._sdpa("FlashAttention-2", "FLASH_ATTENTION", "PyTorch SDPA flash backend", lacks)
+
+    def _varlen_attn(self, backend: Any, q: Any, k: Any, v: Any, problem: Problem) -> Callable[[], Any]:  # noqa: ANN401
+        from torch.nn.attention import sdpa_kernel
+        from torch.nn.attention.varlen import varlen_attn
+
+        masks_by_name = "is_causal" in inspect.signature(varlen_attn).parameters  # in its first releases
+        causal = {"is_causal": True} if masks_by_name else {"window_size": (-1, 0)}
+        attention = self.packed(varlen_attn, problem, **(causal if problem.causal else {}))
+
+        def launch() -> Any:  # noqa: ANN401
+            with sdpa_kernel(backend):  # later releases would prefer cuDNN
+                return attention(q, k, v)
+
+        return launch
+
     def _flex(self) -> Implementation:
         from torch.nn.attention.flex_attention import flex_attention
 
@@ -116,11 +159,14 @@ class Adapters:
         return Implementation("FlexAttention", "Triton" + self._hopper(), prepare, lacks=NOT_COMPILED)
 
     def _flash_attn(self) -> Implementation:
-        from flash_attn import flash_attn_func
+        from flash_attn import flash_attn_func, flash_attn_varlen_func
 
         note = f"its own package, {importlib.metadata.version('flash-attn')}"
 
         def prepare(q: Any, k: Any, v: Any, out: Any, problem: Problem = PLAIN) -> Callable[[], Any]:  # noqa: ANN401
+            if problem.packed:
+                attention = self.packed(flash_attn_varlen_func, problem, **masks(problem))
+                return lambda: attention(q, k, v)
             return lambda: flash_attn_func(q, k, v, **masks(problem))
 
         return Implementation("flash-attn", note, prepare)
@@ -129,6 +175,11 @@ class Adapters:
         attention = flash_attention_3()
 
         def prepare(q: Any, k: Any, v: Any, out: Any, problem: Problem = PLAIN) -> Callable[[], Any]:  # noqa: ANN401
+            if problem.packed:
+                from flash_attn_interface import flash_attn_varlen_func
+
+                packed_attention = self.packed(flash_attn_varlen_func, problem, **masks(problem))
+                return lambda: packed_attention(q, k, v)
             return lambda scales=self.scales: attention(q, k, v, scales, problem)
 
         return Implementation("FlashAttention-3", "Hopper instructions", prepare)

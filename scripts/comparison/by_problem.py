@@ -22,6 +22,7 @@ from comparison.recording import Session, listed_versions, schema_of
 from comparison.report import show
 from comparison.resuming import Table
 from comparison.timing import SUSTAINED
+from comparison.updating import merged, read_earlier
 
 DTYPE = "fp16"
 FILE = "peers_by_problem.json"
@@ -74,15 +75,23 @@ def depth(versions: dict[str, dict[str, Any]], name: str) -> int:
 
 
 def is_able(version: dict[str, Any], fields: frozenset[str], dtype: str, kind: str = "forward") -> bool:
-    """Whether a version of a kind solves a problem with these fields, of any length and of the standard head_dim."""
-    has_type = any((one["dtype"], one["head_dim"]) == (dtype, HEAD_DIM) for one in version["configurations"])
-    return has_type and version["kind"] == kind and all(version["solves"][name] for name in fields)
+    """Whether a version of a kind solves a problem with these fields, of any length. It has to have the standard
+    head_dim as well."""
+    wanted = {f"head_dim {HEAD_DIM}", *fields}
+    return version["kind"] == kind and wanted <= solved_fields(version, dtype)
+
+
+def solved_fields(version: dict[str, Any], dtype: str) -> set[str]:
+    """The fields of problems that a version solves, named as in Problem.fields."""
+    head_dims = {f"head_dim {one['head_dim']}" for one in version["configurations"] if one["dtype"] == dtype}
+    return {name for name, is_solved in version["solves"].items() if is_solved} | head_dims
 
 
 def those_that_solve(
     ours: Sequence[Implementation],
     versions: dict[str, dict[str, Any]],
     problems: Sequence[Problem | DecodingProblem],
+    dtype: str,
 ) -> list[Implementation]:
     """The versions that solve one of the problems, each with the fields that it lacks. Raises UsageError if none
     does."""
@@ -91,8 +100,9 @@ def those_that_solve(
     found = []
     for one in ours:
         assert one.kernel is not None
-        solves = versions.get(one.kernel.kernel, {"solves": {}})["solves"]
-        one.lacks = {name: "the version does not solve it" for name in fields if not solves.get(name)}
+        version = versions.get(one.kernel.kernel)
+        solves = set() if version is None else solved_fields(version, dtype)
+        one.lacks = {name: "the version does not solve it" for name in fields - solves}
         if all(one.why_not(problem.fields) for problem in problems):
             show(f"without {one.name}: it does not solve {names}")
         else:
@@ -169,7 +179,7 @@ def versions_of_kind(
         refuse_absent(chosen, known)
     of_kind = [name for name in known if versions.get(Kernel(name).kernel, {}).get("kind") == kind]
     kernels = select_kernels(arguments.kernels or ",".join(chosen) or "all", of_kind)
-    return those_that_solve([make(kernel) for kernel in kernels], versions, problems)
+    return those_that_solve([make(kernel) for kernel in kernels], versions, problems, arguments.dtype)
 
 
 def empty_document(session: Session, problems: Sequence[Problem]) -> dict[str, Any]:
@@ -189,27 +199,41 @@ def measure(
 ) -> None:
     """Adds the results of a table, and calls `keep` at its end."""
     problem, shape = PROBLEMS[table.kind], (table.batch, table.seq_len)
-    show(f"{table.place}: batch {table.batch}, {HEADS} heads, {problem.kv_heads} of K and V, {session.dtype}: TFLOP/s")
-    tensors = machine.tensors(*shape, session.dtype, arguments.seed, problem.kv_heads)
+    show(
+        f"{table.place}: batch {table.batch}, {HEADS} heads, {problem.kv_heads} of K and V, head_dim"
+        f" {problem.head_dim}, {session.dtype}: TFLOP/s"
+    )
+    tensors = machine.tensors(*shape, session.dtype, arguments.seed, problem)
     reference = machine.reference(tensors, tables.EVERY, problem)
-    scores = problem.scores(table.seq_len)
-    cells = tables.time_table(machine, session, arguments, table, tensors, problem, reference, scores)
+    work = problem.scores(table.seq_len) * problem.head_dim / HEAD_DIM
+    cells = tables.time_table(machine, session, arguments, table, tensors, problem, reference, work)
     keep()
     show(f"  {'  '.join(cells)}")
 
 
 def run(arguments: argparse.Namespace, session: Session, machine: Machine, folder: Path) -> None:
     """Writes the file if all problems are measured at all lengths and FlashAttention-2 takes part, or if --out is
-    given."""
+    given. With --update, the file keeps the problems that were not selected."""
     problems: list[Problem] = arguments.problem
-    found = tables_of(session, problems, arguments.shapes)
-    whole = is_whole(arguments, session, problems, list(PROBLEMS.values()), found)
+    seq_lens = {seq_len for _, seq_len in arguments.shapes}
+    shapes = [shape for problem in problems for shape in problem.shapes if shape[1] in seq_lens]
+    found = tables_of(session, problems, shapes)
+    of_file = problems if arguments.update else list(PROBLEMS.values())
+    whole = is_whole(arguments, session, problems, of_file, found)
+    path = arguments.out or (folder / FILE if whole else None)
+    empty, merge = empty_document(session, problems), None
+    if arguments.update:
+        if path is None or not whole:
+            raise UsageError("--update needs the selected problems at all of their lengths, fp16 and FlashAttention-2")
+        earlier = read_earlier(path, empty)
+        merge = lambda document: merged(earlier, document)  # noqa: E731
     tables.record(
         session,
         found,
-        empty_document(session, problems),
-        arguments.out or (folder / FILE if whole else None),
+        empty,
+        path,
         "all problems and lengths in fp16 with FlashAttention-2",
         arguments.resume,
         lambda table, keep: measure(machine, session, arguments, table, keep),
+        merge,
     )

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
-import statistics
 from dataclasses import dataclass
 from typing import Any
 
 from ladder import HEAD_DIM
 
 from comparison.implementations import UsageError
+from comparison.problems import LOG_NORMAL, log_normal_lengths
 
 Shape = tuple[int, int]  # sequences, and keys of each
 
@@ -17,7 +16,6 @@ QUERY_HEADS = 32
 ELEMENT_BYTES = 2
 SHAPES: tuple[Shape, ...] = ((1, 4096), (1, 32768), (16, 4096), (16, 32768), (64, 8192), (1, 131072))
 PAGE_SIZE = 64
-DEVIATION, STEP = 0.8, 27  # of the logarithm of a length; coprime to the number of sequences
 
 
 @dataclass(frozen=True)
@@ -42,15 +40,8 @@ class DecodingProblem:
         return frozenset(name for name, is_used in used.items() if is_used)
 
     def lengths(self, batch: int, keys: int) -> list[int]:
-        """The number of keys of each sequence. As in packed_standard_problem() of harness/app/record/record.cpp, mixed
-        ones are log-normal, at evenly spaced quantiles."""
-        if not self.mixed:
-            return [keys] * batch
-        quantiles = [(i * STEP % batch + 0.5) / batch for i in range(batch)]
-        relative = [math.exp(DEVIATION * statistics.NormalDist().inv_cdf(quantile)) for quantile in quantiles]
-        found = [math.floor(one / sum(relative) * batch * keys + 0.5) for one in relative]
-        found[-1] += batch * keys - sum(found)
-        return found
+        """The number of keys of each sequence."""
+        return log_normal_lengths(batch, keys) if self.mixed else [keys] * batch
 
     def kv_bytes(self, batch: int, keys: int) -> int:
         """The size of K and V, which have to be read once, as in kv_gb_per_s() of harness/problem/problem.h."""
@@ -58,7 +49,7 @@ class DecodingProblem:
 
     def describe(self) -> dict[str, Any]:
         """In the form of peers_decoding.json."""
-        lengths = f"log-normal, deviation {DEVIATION:g} of the logarithm, mean seq_len_kv" if self.mixed else None
+        lengths = f"{LOG_NORMAL} seq_len_kv" if self.mixed else None
         return {"kv_heads": self.kv_heads, "page_size": PAGE_SIZE if self.paged else None, "lengths": lengths}
 
 

@@ -92,7 +92,7 @@ class GradientAdapters(Adapters):
     ) -> tuple[tuple[Any, Any, Any, Gradients], ForwardPass, GradientReference]:
         """q, k, v and dO of random normal numbers, and the gradients to write; O and the log-sum-exp; and the right
         gradients. O is computed in float32 and rounded."""
-        q, k, v, dout = self.tensors(batch, seq_len, dtype, seed, problem.kv_heads)
+        q, k, v, dout = self.tensors(batch, seq_len, dtype, seed, problem)
         dout.normal_(generator=self.torch.Generator("cuda").manual_seed(seed + 1))
         reference = GradientReference(self.torch, q, k, v, dout, every, problem)
         gradients = tuple(self.torch.empty_like(x) for x in (q, k, v))

@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 import distributions
-from ladder import HEAD_DIM, HEADS, ROOT
+from ladder import HEADS, ROOT
 
 from comparison.ceilings import Ceiling
 from comparison.decoding_adapters import DecodingAdapters
@@ -23,7 +23,7 @@ from comparison.gradient_adapters import ForwardPass, GradientAdapters
 from comparison.implementations import Implementation, Kernel, UnavailableError
 from comparison.private_pytorch import compile_kernel
 from comparison.problems import PLAIN, Problem
-from comparison.reference import Reference
+from comparison.reference import PackedReference, Reference
 from comparison.timing import Timer
 
 
@@ -82,6 +82,7 @@ class Machine(DecodingAdapters, GradientAdapters, Timer):
             options = {"kernel": kernel.name, "config": kernel.config, "scales": self.scales, "out": out}
             options |= {"causal": True} if problem.causal else {}
             options |= {} if problem.window_left is None else {"window": (problem.window_left, 0)}
+            options |= {"cu_seqlens_q": problem.first_rows} if problem.packed else {}
             return lambda: self.ladder.forward(q, k, v, **options)
 
         return Implementation(kernel.label, "", prepare, kernel)
@@ -103,12 +104,13 @@ class Machine(DecodingAdapters, GradientAdapters, Timer):
         return launch, blocks * threads / 32 * ceiling.rounds * ceiling.operations
 
     def tensors(
-        self, batch: int, seq_len: int, dtype: str, seed: int, kv_heads: int = HEADS
+        self, batch: int, seq_len: int, dtype: str, seed: int, problem: Problem = PLAIN
     ) -> tuple[Any, Any, Any, Any]:
-        """q, k, v of random normal numbers, and an empty out. For e4m3, which has all heads, it sets `scales`, and out
-        is fp16."""
+        """q, k, v of random normal numbers, and an empty out; of a packed problem, without the first dimension. For
+        e4m3, which has all heads, it sets `scales`, and out is fp16."""
         generator = self.torch.Generator("cuda").manual_seed(seed)
-        shape, shape_kv = ((batch, seq_len, heads, HEAD_DIM) for heads in (HEADS, kv_heads))
+        rows = (batch * seq_len,) if problem.packed else (batch, seq_len)
+        shape, shape_kv = ((*rows, heads, problem.head_dim) for heads in (HEADS, problem.kv_heads))
         options = {"device": "cuda", "dtype": self.dtype("fp16" if dtype == "e4m3" else dtype)}
         numbers = [self.torch.randn(of, generator=generator, **options) for of in (shape, shape_kv, shape_kv)]
         out = self.torch.empty(shape, **options)
@@ -155,7 +157,11 @@ class Machine(DecodingAdapters, GradientAdapters, Timer):
         self.torch.cuda.synchronize()
         return output
 
-    def reference(self, tensors: tuple[Any, Any, Any, Any], every: int = 1, problem: Problem = PLAIN) -> Reference:
+    def reference(
+        self, tensors: tuple[Any, Any, Any, Any], every: int = 1, problem: Problem = PLAIN
+    ) -> Reference | PackedReference:
+        if problem.packed:
+            return PackedReference(self.torch, *tensors[:3], every, problem)
         return Reference(self.torch, *tensors[:3], self.scales, every, problem)
 
     def describe(self) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Sequence
 from types import ModuleType
@@ -127,3 +128,26 @@ class Reference(Expected):
         rows = first + self.every * self.torch.arange(len(p), device=p.device)
         p = (p * 2 ** (7 + rows[:, None] % 8 / 8)).to(dtype).float()
         return (p @ values) / p.sum(dim=1, keepdim=True)
+
+
+class PackedReference:
+    """Attention in float32 of each of a problem's packed sequences: q, k, v and the output are [rows, heads, head_dim].
+    """
+
+    def __init__(
+        self,
+        torch: ModuleType,
+        q: Any,  # noqa: ANN401 (a tensor)
+        k: Any,  # noqa: ANN401
+        v: Any,  # noqa: ANN401
+        every: int,
+        problem: Problem,
+    ) -> None:
+        rows = [slice(first, end) for first, end in itertools.pairwise(problem.first_rows)]
+        self.of_sequence = [
+            (one, Reference(torch, q[one][None], k[one][None], v[one][None], None, every, problem)) for one in rows
+        ]
+
+    def relative_error(self, output: Any) -> float:  # noqa: ANN401 (a tensor)
+        """The largest of any sequence, as in Expected."""
+        return largest_error(reference.relative_error(output[rows][None]) for rows, reference in self.of_sequence)

@@ -20,7 +20,7 @@ from comparison.gradient_reference import GradientReference
 from comparison.implementations import Implementation, UnavailableError, UsageError
 from comparison.machine import Machine
 from comparison.recording import Session, formatted, part_of, write
-from comparison.reference import Reference
+from comparison.reference import PackedReference, Reference
 from comparison.report import show
 from comparison.resuming import Table, resume
 from comparison.timing import SUSTAINED, figures
@@ -39,7 +39,7 @@ def time_cell(
     one: Implementation,
     launch: Callable[[], Any],
     tensors: Tensors,
-    reference: Reference | GradientReference,
+    reference: Reference | PackedReference | GradientReference,
     where: str,
     of: dict[str, Any],
     shape: tuple[int, int],
@@ -64,7 +64,7 @@ def time_table(
     table: Table,
     tensors: Tensors,
     problem: Any,  # noqa: ANN401 (the last argument of Implementation.prepare)
-    reference: Reference | GradientReference,
+    reference: Reference | PackedReference | GradientReference,
     scores: float,
 ) -> list[str]:
     """time_cell() for all implementations of a table, whose kind is the name of a problem."""
@@ -93,9 +93,11 @@ def record(
     whole: str,
     resumes: bool,
     measure: Measure,
+    merge: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
 ) -> None:
     """Measures the tables, and writes the file unless `path` is None; `whole` says what a run without --out has to
-    contain. `measure` adds the results of a table, and calls its second argument whenever there are new ones."""
+    contain. `measure` adds the results of a table, and calls its second argument whenever there are new ones. `merge`
+    adds to the finished document what the file has to keep."""
     if path is None:
         if resumes:
             raise UsageError(f"--resume needs a file: {whole}, or --out FILE")
@@ -115,6 +117,7 @@ def record(
     if SUSTAINED not in session.dates:
         raise UnavailableError("nothing could be measured, so nothing was written; see above")
     if path is not None:
-        write(path, formatted(document(session, empty)) + "\n")
+        made = document(session, empty)
+        write(path, formatted(made if merge is None else merge(made)) + "\n")
         part_of(path).unlink(missing_ok=True)
         show(f"wrote {path}")
