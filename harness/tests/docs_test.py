@@ -624,8 +624,9 @@ def test_the_table_by_data(tree: Path) -> None:
 
 def test_the_tables_by_problem(tree: Path) -> None:
     record_01_later(tree)
-    marks = [f"by problem {names}" for names in ("causal", "grouped grouped-causal", "window-512 window-1024")]
-    assert [results_of(tree, mark) for mark in marks] == [["Not recorded yet."]] * 3
+    problems = ("causal", "grouped grouped-causal", "window-512 window-1024", "packed", "head-64 head-64-causal")
+    marks = [f"by problem {names}" for names in problems]
+    assert [results_of(tree, mark) for mark in marks] == [["Not recorded yet."]] * 5
     path = tree / "profiles" / "h200" / "peers_by_problem.json"
     path.write_text(json.dumps(peers_by_problem()))
     assert outdated(tree) == ["docs/results.md"]
@@ -647,6 +648,34 @@ def test_the_tables_by_problem(tree: Path) -> None:
         "| fastest version / fastest peer | 0.75× |",
     ]
     assert any(row.startswith("| run of `scripts/peers`") and "by problem" in row for row in results_of(tree, "runs"))
+
+    # A later run added a problem. What it kept has the date of its own run, which is that before version 01 was recorded.
+    def add_packed(document: dict) -> None:
+        earlier = document["run"]["date"]
+        document["run"]["date"] = "2031-05-06T07:08:09Z"
+        document["problems"] = {name: what | {"date": earlier} for name, what in document["problems"].items()}
+        document["problems"]["packed"] = {
+            "causal": True, "kv_heads": 16, "window_left": None, "scores": "mean of length^2 / 2",
+            "lengths": "log-normal",
+        }  # fmt: skip
+        (version, outdated_one), (_, fa2) = document["versions"], document["peers"]
+        outdated_one["date"] = earlier
+        for one, speed in ((version, 450.0), (fa2, 300.0)):
+            one["results"].append(one["results"][0] | {"problem": "packed", "seq_len": 1024, "tflops": speed})
+
+    edit(path, add_packed)
+    assert run(tree, "update_docs.py").returncode == 0
+    assert results_of(tree, marks[0])[3:4] == ["| 02 online_softmax | 600 |"]
+    assert results_of(tree, marks[3]) == [
+        "| TFLOP/s | packed, 1024 |",
+        "|---|---:|",
+        "| *FlashAttention-2* | 300 |",
+        "| 02 online_softmax | 450 |",
+        "| fastest version / fastest peer | 1.50× |",
+        "| fastest of the first track / FlashAttention-2 | 1.50× |",
+    ]
+    assert results_of(tree, marks[4]) == ["Not recorded yet."]
+    assert next(row for row in results_of(tree, "runs") if "begun" in row).endswith(", 2031-05-06 |")
 
     # A version without a profile cannot differ from it.
     (tree / "profiles" / "h200" / "01_naive.json").unlink()
