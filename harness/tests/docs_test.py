@@ -649,7 +649,7 @@ def test_the_tables_by_problem(tree: Path) -> None:
     ]
     assert any(row.startswith("| run of `scripts/peers`") and "by problem" in row for row in results_of(tree, "runs"))
 
-    # A later run added a problem. What it kept has the date of its own run, which is that before version 01 was recorded.
+    # A later run added a problem. What it kept has the date of its own run, before version 01 was recorded.
     def add_packed(document: dict) -> None:
         earlier = document["run"]["date"]
         document["run"]["date"] = "2031-05-06T07:08:09Z"

@@ -145,6 +145,13 @@ def test_a_table_is_recorded_again_when_it_is_old_or_of_other_code(sitting: Sitt
     assert sitting.run("--only", step).returncode == 0 and sitting.ran() == []
 
 
+def test_problems_that_an_update_kept_may_be_too_old(sitting: Sitting) -> None:
+    for hours, commands in ((30, [BY_PROBLEM]), (2, [])):
+        problems = {"causal": {"date": ago(hours)}, "packed": {}}
+        sitting.write("peers_by_problem.json", regime(1) | {"problems": problems})
+        assert sitting.run("--only", "by_problem").returncode == 0 and sitting.ran() == commands
+
+
 @pytest.mark.parametrize(("step", "command"), OF_PEERS)
 @pytest.mark.parametrize(
     ("part", "resumes"), [(regime(1), True), (regime(30), False), (regime(1, "sha256:" + "0" * 64), False)]
