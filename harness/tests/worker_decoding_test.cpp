@@ -182,12 +182,12 @@ TEST(Decoding, ElementsOfACacheOf8BitsAreE4m3TimesScalesThatDiffer) {
     std::int64_t rows = 0;
     for (const int buffer : {inputs.K_buffer, inputs.V_buffer}) {
       EXPECT_TRUE(is_in_8_bits(inputs, buffer));
-      for_each_scaled_row(inputs, buffer, [&](std::int64_t offset, float scale) {
+      for_each_scaled_row(inputs, buffer, [&](std::int64_t begin, std::int64_t end, float scale) {
         ++rows;
-        for (std::int64_t d = 0; d < problem.head_dim; ++d) {
-          const float value = element_to_float(dtype, inputs.buffers[buffer].data()[offset + d]);
+        for (std::int64_t i = begin; i < end; ++i) {
+          const float value = element_to_float(dtype, inputs.buffers[buffer].data()[i]);
           EXPECT_EQ(e4m3_to_float(e4m3_from_float(value / scale)) * scale, value);
-          const float before = element_to_float(dtype, in_16_bits.buffers[buffer].data()[offset + d]);
+          const float before = element_to_float(dtype, in_16_bits.buffers[buffer].data()[i]);
           EXPECT_NEAR(value, before, std::max(std::abs(before) / 16, scale * 0x1p-10f));  // half an ulp of e4m3
         }
       });
