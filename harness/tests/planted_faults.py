@@ -1911,6 +1911,8 @@ FAULTS += [
         "This lane's first chunk of each tile",
         "smem_offset<kHeadDimV>(lane_id % 16",
         "smem_offset<kHeadDim>(lane_id % 16",
+        finding="out_of_bounds",
+        at="B = V[16 keys][16 + 2",
         head_dim=192,
         head_dim_v=128,
     ),
@@ -4166,19 +4168,20 @@ def broken(fault: Fault, source: Path) -> str:
     # One configuration is enough, and compiles in a fraction of the time.
     text = re.sub(
         r"(?<=\.configurations = \{)configuration<.*?(?=\},\n\}\);)",
-        lambda all_of_them: first_configuration(all_of_them[0], fault.head_dim),
+        lambda all_of_them: first_configuration(all_of_them[0], fault.head_dim, fault.head_dim_v),
         text,
         flags=re.DOTALL,
     )
     return f'#include <cstdio>\n#line 1 "{source.as_posix()}"\n{text}'
 
 
-def first_configuration(text: str, head_dim: int | None) -> str:
-    """The first one in the text of a list of configurations, or the first one of a head_dim."""
+def first_configuration(text: str, head_dim: int | None, head_dim_v: int | None) -> str:
+    """The first one in the text of a list of configurations, or the first one of a head_dim, with that of V at the end."""
     each = re.findall(r"configuration<.*?>\(.*?\)(?=,\s|$)", text, flags=re.DOTALL)
     if head_dim is None:
         return each[0]
-    return next(one for one in each if re.match(rf"configuration<Traits<\w+, {head_dim}, ", one))
+    end = "" if head_dim_v is None else rf"[\d, ]*, {head_dim_v}>>"
+    return next(one for one in each if re.match(rf"configuration<Traits<\w+, {head_dim}, {end}", one))
 
 
 def lines_of(source: Path, place: str) -> range:

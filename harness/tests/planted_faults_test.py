@@ -11,7 +11,7 @@ from planted_faults import FAULTS, MOVED, PROBES, Fault, lines_of
 ONE_QUERY = {"batch": 1, "heads": 2, "seq_len": 1, "seq_len_kv": 253, "head_dim": 128, "dtype": "fp16"}
 FORWARD = {"batch": 1, "heads": 2, "seq_len": 256, "seq_len_kv": 256, "dtype": "fp16"}
 UNKNOWN_TO_THE_DIAGNOSIS = ("scores", "hopper_scores", "packed", "hopper_packed", "dropout", "D06_paged", "D09_append")
-UNKNOWN_TO_THE_DIAGNOSIS += ("D10_rotary",)
+UNKNOWN_TO_THE_DIAGNOSIS += ("D10_rotary", "D14_fp8_cache")
 KERNELS = Path(__file__).resolve().parents[2] / "kernels"
 
 
