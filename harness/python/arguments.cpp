@@ -101,7 +101,7 @@ void check_shapes(const Arrays& arrays) {
   if (k.shape[0] != v.shape[0] || k.shape[1] != v.shape[1] || k.shape[2] != v.shape[2])
     throw UsageError(fmt::format("{} has shape {} and {} has shape {}; only head_dim, shape[3], may differ", k.name,
                                  shape_of(k), v.name, shape_of(v)));
-  if (v.shape[3] < 1)
+  if (q.shape[3] > 0 && v.shape[3] < 1)  // otherwise, the problem names q
     throw UsageError(fmt::format("{} has shape {}; its head_dim, shape[3], must be at least 1", v.name, shape_of(v)));
   if (arrays.page_table && q.shape[3] != k.shape[3])
     throw UsageError(fmt::format("q has shape {} and {} has shape {}; head_dim, shape[3], must be equal", shape_of(q),
@@ -137,10 +137,11 @@ void check_layout(const Array& array) {
 
 // What only the backward pass has.
 void check_gradients(const Arrays& arrays) {
-  for (const auto& [array, like] : {std::pair{&*arrays.dout, &arrays.out},
-                                    {&*arrays.dq, &arrays.q},
-                                    {&*arrays.dk, &arrays.k},
-                                    {&*arrays.dv, &arrays.v}}) {
+  for (const auto& [array, like] :
+       {std::pair{&*arrays.dout, arrays.out.shape == arrays.q.shape ? &arrays.q : &arrays.out},
+        {&*arrays.dq, &arrays.q},
+        {&*arrays.dk, &arrays.k},
+        {&*arrays.dv, &arrays.v}}) {
     if (array->dtype != arrays.q.dtype)
       throw TypeError(fmt::format("{} has dtype {} and q has dtype {}; they must be equal", array->name, array->dtype,
                                   arrays.q.dtype));

@@ -229,7 +229,9 @@ std::vector<std::string> take_findings() {
 int depth(const Version& version) { return version.is_extension() ? 1 + depth(select_version(version.extends)) : 0; }
 
 int num_solved(const Version& version) {
-  return static_cast<int>(std::ranges::count_if(kSolves, [&](const auto& one) { return version.solves.*one.second; }));
+  const auto solved = std::ranges::count_if(kSolves, [&](const auto& one) { return version.solves.*one.second; });
+  // Another head size of V has configurations of its own, which cost the others nothing.
+  return static_cast<int>(solved) - version.solves.head_dim_v;
 }
 
 // The fields that the problem has beyond the plain one, and the log-sum-exp, as the caller names them.

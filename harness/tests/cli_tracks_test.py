@@ -98,6 +98,7 @@ def test_the_scripts_find_the_same_files_in_the_same_order(tracks: Cli) -> None:
     assert [version["architecture"] for version in versions] == ["sm_80", "sm_90a", "sm_80"]
     assert [version["extends"] for version in versions] == [None, None, "01"]
     none = {"causal": False, "any_length": False, "kv_heads": False, "window": False, "lengths": False}
+    none |= {"head_dim_v": False}
     none |= {"packed": False, "paged": False, "append": False, "rotary": False, "fp8_cache": False}
     none |= {"scores": False, "dropout": False, "log_sum_exp": False}
     assert versions[0]["solves"] == none and versions[2]["solves"] == none | {"causal": True, "any_length": True}

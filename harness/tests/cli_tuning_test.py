@@ -127,8 +127,8 @@ def test_list(ladder: Cli) -> None:
         ("256x128", "fp16"), ("128x64", "fp16"), ("128x32", "fp16"),
     ]  # fmt: skip
     assert several["configurations"][1] == {
-        "name": "128x64", "dtype": "fp16", "block_q": 128, "block_kv": 64, "head_dim": 128, "num_warps": 4,
-        "stages": 2, "step_kv": 16, "smem_bytes": 71680,
+        "name": "128x64", "dtype": "fp16", "block_q": 128, "block_kv": 64, "head_dim": 128, "head_dim_v": 128,
+        "num_warps": 4, "stages": 2, "step_kv": 16, "smem_bytes": 71680,
     }  # fmt: skip
 
 

@@ -4176,7 +4176,7 @@ def broken(fault: Fault, source: Path) -> str:
 
 
 def first_configuration(text: str, head_dim: int | None, head_dim_v: int | None) -> str:
-    """The first one in the text of a list of configurations, or the first one of a head_dim, with that of V at the end."""
+    """The first one in the text of a list of configurations, or the first one of a head_dim and, if given, of V's."""
     each = re.findall(r"configuration<.*?>\(.*?\)(?=,\s|$)", text, flags=re.DOTALL)
     if head_dim is None:
         return each[0]

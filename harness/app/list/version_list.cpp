@@ -26,7 +26,7 @@
 namespace flash_ladder {
 namespace {
 
-constexpr std::size_t kLeastSpeedWidth = 6, kNarrowestIdea = 60, kWidestIdea = 110, kIndent = 4;
+constexpr std::size_t kLeastSpeedWidth = 6, kWidestConfig = 40, kNarrowestIdea = 60, kWidestIdea = 110, kIndent = 4;
 
 // The names of a version's configurations, the preferred one first. The file says them too, so that a list needs no compiled
 // kernel.
@@ -141,6 +141,7 @@ int list_versions(const Options& options) {
   };
   std::string header = pad("version", version_column_width());
   for (const auto& device : devices) header += to_the_right(device, device);
+  config_width = std::min(config_width, kWidestConfig);
   header += pad("config", config_width);
   // An idea gets its own line if the row has no room for it.
   const std::size_t width = std::min(output_width(), display_width(header) + 2 + kWidestIdea);
@@ -169,7 +170,8 @@ int list_versions(const Options& options) {
       stale = stale || is_stale;
     }
     const std::size_t left = output_width() - std::min(output_width(), display_width(row));
-    row += shortened(fmt::format("{}", fmt::join(configuration_names(version, options.paths), ", ")), left);
+    row += shortened(fmt::format("{}", fmt::join(configuration_names(version, options.paths), ", ")),
+                     in_row ? config_width : left);
     const std::string idea = in_short(read_header_comment(source_file(version, options.paths.source)).idea);
     if (in_row) {
       row = pad(row, display_width(header)) + "  ";
