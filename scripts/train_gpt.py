@@ -184,7 +184,10 @@ def train(name: str, text: Text, sizes: Sizes, device: str, seed: int, kernels: 
         torch.cuda.reset_peak_memory_stats()
     model = make_model(len(text.vocabulary), sizes, attention_of(name, kernels), seed).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=PEAK_RATE, betas=(0.9, 0.95), weight_decay=0.1)
-    rate = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / WARM_UP_STEPS))
+    # It falls to 0, because with a constant rate the loss at the end depends mostly on the last few batches.
+    rate = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: min((step + 1) / WARM_UP_STEPS, 1 - step / sizes.steps)
+    )
 
     def loss_of(batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
         given, expected = batch

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <deque>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <set>
@@ -350,15 +352,51 @@ const Version& newest_for(const Call& call, const AttentionProblem& problem, con
   return *newest;
 }
 
+/// The versions chosen for recent calls. A model makes the same call in each layer and each step, and a choice compares
+/// all versions, which takes longer than many launches do. Several threads may call at the same time.
+class RecentChoices {
+ public:
+  struct Question {
+    ProblemKind kind;
+    bool deterministic, log_sum_exp, without_tma;
+    int device;
+    AttentionProblem problem;
+
+    bool operator==(const Question&) const = default;
+  };
+
+  /// The answer of choose(), which may throw, or an earlier answer to the same question.
+  const Version& version_for(Question question, const std::function<const Version&()>& choose) {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [asked, version] : known_)
+      if (asked == question) return *version;
+    const Version& version = choose();
+    if (known_.size() == kMost) known_.pop_front();
+    known_.emplace_back(std::move(question), &version);
+    return version;
+  }
+
+ private:
+  static constexpr std::size_t kMost = 32;  // more than a model has kinds of layers
+  std::mutex mutex_;
+  std::deque<std::pair<Question, const Version*>> known_;
+};
+
 // The version that was asked for, or else the fastest one of the call's kind. Every version but those for gradients computes O.
 const Version& version_for(const Call& call, const AttentionProblem& problem, const Arrays& arrays,
                            const DeviceInfo& device) {
   const bool of_any_kind = call.kind == ProblemKind::forward;
   // A tensor map cannot have a negative stride, and only versions for Hopper copy with tensor maps.
   const bool without_tma = goes_back(arrays).has_value();
-  if (call.kernel.empty())
-    return of_any_kind ? fastest_version(problem, arrays.lse.has_value(), device, without_tma)
-                       : newest_for(call, problem, device, without_tma);
+  if (call.kernel.empty()) {
+    static RecentChoices choices;
+    return choices.version_for(
+        {call.kind, call.deterministic, arrays.lse.has_value(), without_tma, call.device, problem},
+        [&]() -> const Version& {
+          return of_any_kind ? fastest_version(problem, arrays.lse.has_value(), device, without_tma)
+                             : newest_for(call, problem, device, without_tma);
+        });
+  }
   const Version& version = version_of(call.kernel, &device);
   if (of_any_kind && version.kind == ProblemKind::backward)
     throw UsageError(fmt::format("kernel: {} computes {}, not O; leave kernel out, or use another version",
