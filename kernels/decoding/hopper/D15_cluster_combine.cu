@@ -6,9 +6,9 @@
 #include <cfloat>
 
 #include "convert.h"
-#include "hopper/cluster.h"
-#include "hopper/cluster_loads.h"
+#include "hopper/cluster_stores.h"
 #include "hopper/from_e4m3.h"
+#include "hopper/mbarrier.h"
 #include "ptx.h"
 #include "registry.h"
 
@@ -25,10 +25,13 @@ struct Traits {
   static constexpr int kChunk = 16 / sizeof(Element);  // elements in 16 bytes, the most that a lane loads at once
   static constexpr int kStages = 3;  // tiles of K and V in shared memory per warp, all in flight while it waits
   static constexpr int kRingBytes = kStages * 2 * kBlockKV * kHeadDim * sizeof(Element);
-  static constexpr int kSmemBytes = kNumWarps * kRingBytes;
+  static constexpr int kMostParts = 16;  // CTAs of a cluster, each with a part of the keys: the most that Hopper allows
+  static constexpr int kFours = kGroupRows * kHeadDim / 4;  // groups of four numbers of O
+  static constexpr int kInboxBytes =
+      (kFours + kMostParts * kGroupRows / 2) * 16 + 8;  // parts of O, m and l, and a barrier
+  static constexpr int kSmemBytes = kNumWarps * kRingBytes + kInboxBytes;
   static constexpr int kCtasPerSm = 2;  // that an SM of Hopper can hold
   static constexpr int kSliceKeys = kNumWarps * kBlockKV;
-  static constexpr int kMostParts = 16;     // CTAs of a cluster: the most that Hopper allows
   static constexpr int kFewestKeys = 4096;  // per CTA, if there are more CTAs than the GPU can hold
 };
 
@@ -165,49 +168,42 @@ __device__ int slices_of(const AttentionArgs& args, const Lengths& lengths_kv, i
 }
 
 // Where a part of a segment begins, and the one before it ends. Parts differ by one slice at most.
-__device__ inline int first_slice(int num_slices, int part) {
-  return static_cast<int>(std::int64_t{part} * num_slices / gridDim.x);
+__device__ inline int first_slice(int num_slices, int part, int log2_parts) {
+  return static_cast<int>(std::int64_t{part} * num_slices >> log2_parts);
 }
 
-// Merges the parts of the CTAs of a cluster, and stores O. O_smem and ml_smem are the same addresses in all of them:
-// [half][8][32], as flash_attention leaves them, and [kGroupRows]. Each CTA merges as many columns as the others, all in order.
+// Merges the parts of what this CTA has of the O of its cluster, and stores it: of all groups of four numbers, [half][8][32] as
+// flash_attention sends them, 2^log2_fours. The parts are O_smem [parts][2^log2_fours] and ml_smem [parts][kGroupRows].
 template <typename Traits>
-__device__ void combine(const AttentionArgs& args, int kv_head, int group_heads, int first_row, const float4* O_smem,
-                        const float2* ml_smem, float* L_gmem) {
+__device__ void combine(const AttentionArgs& args, int kv_head, int group_heads, int first_row, int log2_fours,
+                        const float4* O_smem, const float2* ml_smem, float* L_gmem) {
   using Element = typename Traits::Element;
-  constexpr int kColumns = 4;  // of a thread
-  constexpr int kFours = Traits::kGroupRows * Traits::kHeadDim / kColumns;
-  const int num_parts = gridDim.x, batch = blockIdx.y, cta_fours = kFours / num_parts;
-  for (int i = threadIdx.x; i < cta_fours; i += 32 * Traits::kNumWarps) {
-    const int four = blockIdx.x * cta_fours + i, pair = four % 4 * 2, half_chunk = four / 32 % 8;
-    const int tile_row = four / (kFours / 2) * 8 + four % 32 / 4, group_row = first_row + tile_row;
+  const int num_parts = gridDim.x, batch = blockIdx.y;
+  for (int i = threadIdx.x; i < 1 << log2_fours; i += 32 * Traits::kNumWarps) {
+    const int four = (blockIdx.x << log2_fours) + i, half_chunk = four / 32 % 8;
+    const int tile_row = four / 256 * 8 + four % 32 / 4, group_row = first_row + tile_row;
     if (group_row >= group_heads * args.seq_len) continue;  // padding
     const int query = group_row / group_heads, head = kv_head * group_heads + group_row % group_heads;
     const std::int64_t row = (std::int64_t{batch} * args.heads + head) * args.seq_len + query;
-    const int col = (pair + half_chunk / 2 % 2 + half_chunk / 4 * 8) * Traits::kChunk + half_chunk % 2 * kColumns;
+    const int col = (four % 4 * 2 + half_chunk / 2 % 2 + half_chunk / 4 * 8) * Traits::kChunk + half_chunk % 2 * 4;
 
-    // The loads of all parts are in flight together. The weight of a part that does not exist is 0.
-    float4 O_part[Traits::kMostParts] = {};
-    float2 ml[Traits::kMostParts];
+    // The largest m comes first, so that no part has to be rescaled twice.
     float row_max = -FLT_MAX;
-#pragma unroll
-    for (int part = 0; part < Traits::kMostParts; ++part) {
-      ml[part] = make_float2(-FLT_MAX, 0);
-      if (part < num_parts) ml[part] = load_at(ml_smem + tile_row, part), O_part[part] = load_at(O_smem + four, part);
-    }
-#pragma unroll
-    for (int part = 0; part < Traits::kMostParts; ++part) row_max = fmaxf(row_max, ml[part].x);
+    for (int part = 0; part < num_parts; ++part)
+      row_max = fmaxf(row_max, ml_smem[part * Traits::kGroupRows + tile_row].x);
 
-    // Relative to the largest maximum, the sums of all parts can be added.
-    float O_rmem[kColumns] = {}, row_sum = 0;
-#pragma unroll
-    for (int part = 0; part < Traits::kMostParts; ++part) {
-      const float rescale = exp2_approx(ml[part].x - row_max);
-      row_sum += rescale * ml[part].y;
-      O_rmem[0] += rescale * O_part[part].x;
-      O_rmem[1] += rescale * O_part[part].y;
-      O_rmem[2] += rescale * O_part[part].z;
-      O_rmem[3] += rescale * O_part[part].w;
+    // Add the parts, in order.
+    float O_rmem[4] = {}, row_sum = 0;
+#pragma unroll 8
+    for (int part = 0; part < num_parts; ++part) {
+      const float4 O_part = O_smem[(part << log2_fours) + i];
+      const float2 ml = ml_smem[part * Traits::kGroupRows + tile_row];
+      const float rescale = exp2_approx(ml.x - row_max);
+      row_sum += rescale * ml.y;
+      O_rmem[0] += rescale * O_part.x;
+      O_rmem[1] += rescale * O_part.y;
+      O_rmem[2] += rescale * O_part.z;
+      O_rmem[3] += rescale * O_part.w;
     }
 
     // Normalise and store O. Without a key, l and O are 0, and L is -inf.
@@ -215,7 +211,7 @@ __device__ void combine(const AttentionArgs& args, int kv_head, int group_heads,
     uint2 chunk;
     auto* elements = reinterpret_cast<Element*>(&chunk);
 #pragma unroll
-    for (int j = 0; j < kColumns; ++j) elements[j] = from_float<Element>(O_rmem[j] * inverse_sum);
+    for (int j = 0; j < 4; ++j) elements[j] = from_float<Element>(O_rmem[j] * inverse_sum);
     *reinterpret_cast<uint2*>(args.O.row<Element>(batch, head, query) + col) = chunk;
     if (L_gmem != nullptr && col == 0) L_gmem[row] = (row_max + log2f(row_sum)) * 0.693147181f;  // log(2)
   }
@@ -242,14 +238,26 @@ __global__ void __launch_bounds__(32 * Traits::kNumWarps)
   Cache* KV_smem = reinterpret_cast<Cache*>(smem + warp_id * (Traits::kRingBytes / 16));
   const int copied_chunk = lane_id % kRowCopies * kCopied;  // of the rows that this lane copies: the first one
 
-  // A cluster has a segment: the keys of a batch entry, for up to 16 rows that share a head of K and V. Segments:
-  // [row_tiles][kv_heads][batch]. Each CTA of the cluster has a part of its slices. A slice has one tile of keys for each warp.
+  // What other CTAs of the cluster send: parts of the columns of O that this CTA merges, and m and l of all rows. With no more than
+  // eight rows, the second half of an mma's rows is padding, and is not sent. The numbers of parts and halves are powers of two.
+  auto* O_inbox =
+      reinterpret_cast<float4*>(smem) + Traits::kNumWarps * Traits::kRingBytes / 16;  // [parts][2^log2_fours]
+  auto* ml_inbox = reinterpret_cast<float2*>(O_inbox + Traits::kFours);               // [parts][kGroupRows]
+  auto* full = reinterpret_cast<std::uint64_t*>(ml_inbox + Traits::kMostParts * Traits::kGroupRows);
+  const int part = blockIdx.x, num_parts = gridDim.x, log2_parts = 31 - __clz(num_parts);
+  const int first_row = blockIdx.z / kv_heads * Traits::kGroupRows, halves = first_row + 8 < num_rows ? 2 : 1;
+  const int log2_fours = 7 + halves - log2_parts;  // of this CTA
+  if (threadIdx.x == 0) {
+    mbarrier_init(full, 1);
+    fence_mbarrier_init();
+    mbarrier_arrive_expect_tx(full, halves * (kTileSize / 2 * 4 + num_parts * 8 * 8));
+  }
+  cluster_arrive_relaxed();
+
   // What this warp computes: a quarter of one part of the keys, for up to 16 rows that share a head of K and V.
   const int batch = blockIdx.y, kv_head = blockIdx.z % kv_heads;
-  const int first_row = blockIdx.z / kv_heads * Traits::kGroupRows;
-  const int slices = slices_of<Traits>(args, lengths_kv, batch);
-  const int first = first_slice(slices, blockIdx.x);
-  const int warp_keys = (first_slice(slices, blockIdx.x + 1) - first) * kBlockKV;
+  const int slices = slices_of<Traits>(args, lengths_kv, batch), first = first_slice(slices, part, log2_parts);
+  const int warp_keys = (first_slice(slices, part + 1, log2_parts) - first) * kBlockKV;
   const int first_key = first * Traits::kSliceKeys + warp_id * warp_keys;
   const Cache* K_gmem = args.K.row<Cache>(0, kv_head, 0) + copied_chunk * kChunk;  // [pages][keys of a page]
   const Cache* V_gmem = args.V.row<Cache>(0, kv_head, 0) + copied_chunk * kChunk;  // [pages][keys of a page]
@@ -460,9 +468,10 @@ __global__ void __launch_bounds__(32 * Traits::kNumWarps)
   // Merge what the four warps have. O has the scale of V, too.
   const float V_scale = sizeof(Cache) == 1 ? scales.V[batch * kv_heads + kv_head] : 1;
   __syncthreads();
+  cluster_wait();
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    if (first_row + half * 8 + group >= num_rows) continue;  // padding
+    if (half == halves) break;
     // Each warp merges one of the four chunks that a lane has of the row: pair, pair + 1, pair + 8 and pair + 9.
     float2 ml[Traits::kNumWarps];
     float O_chunk[kChunk] = {};
@@ -482,18 +491,22 @@ __global__ void __launch_bounds__(32 * Traits::kNumWarps)
         O_chunk[j] += rescale * V_scale * O_smem[w * kRing + half * kHalf + (warp_id * 2 + j / 4) * 128 + j % 4];
     }
 
-    // Leave them where the first warp's were, m and l beside these. Only this thread has read that O.
+    // Send them to the CTAs that merge these columns, and m and l to all. Without a key, l and O are 0, and m is finite: relative
+    // to a part that has keys, its weight is 0.
 #pragma unroll
-    for (int j = 0; j < kChunk; ++j) O_smem[half * kHalf + (warp_id * 2 + j / 4) * 128 + j % 4] = O_chunk[j];
-    if (quad == 0 && warp_id == 0)
-      ml_smem[Traits::kGroupRows + half * 8 + group] = make_float2(row_max[half], row_sum[half]);
+    for (int j = 0; j < kChunk; j += 4) {
+      const int four = half * 256 + (warp_id * 2 + j / 4) * 32 + lane_id, rank = four >> log2_fours;
+      store_async_at(&O_inbox[((part - rank) << log2_fours) + four],
+                     make_float4(O_chunk[j], O_chunk[j + 1], O_chunk[j + 2], O_chunk[j + 3]), full, rank);
+    }
+    if (warp_id * 4 + quad < num_parts)
+      store_async_at(&ml_inbox[part * Traits::kGroupRows + half * 8 + group], make_float2(row_max[half], row_sum[half]),
+                     full, warp_id * 4 + quad);
   }
 
-  // Merge what the CTAs of the cluster have, when all of them have left it. None may end before all have read it.
-  cluster_sync();
-  combine<Traits>(args, kv_head, group_heads, first_row, reinterpret_cast<const float4*>(smem),
-                  ml_smem + Traits::kGroupRows, L_gmem);
-  cluster_sync();
+  // What this CTA waits for is all that it receives, so that it may end after it.
+  while (!mbarrier_try_wait_in_cluster(full, 0)) continue;
+  combine<Traits>(args, kv_head, group_heads, first_row, log2_fours, O_inbox, ml_inbox, L_gmem);
 }
 
 template <typename Traits>
@@ -525,7 +538,7 @@ cudaError_t launch(const ExtendedArgs& args, cudaStream_t stream) {
   const int head_groups = ((args.heads / args.kv_heads * args.seq_len - 1) / Traits::kGroupRows + 1) * args.kv_heads;
   const std::int64_t segments = std::int64_t{args.batch} * head_groups, most_ctas = Traits::kCtasPerSm * num_sms;
   int parts = Traits::kMostParts;
-  while (parts > 1 && segments * parts > most_ctas && args.seq_len_kv < parts * Traits::kFewestKeys) parts /= 2;
+  while (parts > 2 && segments * parts > most_ctas && args.seq_len_kv < parts * Traits::kFewestKeys) parts /= 2;
   cudaLaunchAttribute cluster{};
   cluster.id = cudaLaunchAttributeClusterDimension;
   cluster.val.clusterDim = {static_cast<unsigned>(parts), 1, 1};
