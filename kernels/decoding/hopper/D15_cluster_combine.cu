@@ -1,6 +1,14 @@
 // D15 · cluster_combine
 //
-// HEADER
+// Idea        The parts of a split cache cross global memory to a second kernel, which can only begin when the last one is there.
+//             At batch 1 with 4096 keys, almost a third of the time passes between them and O. The CTAs of a cluster run at the
+//             same time, and can write into each other's shared memory. Let those that share a head of K and V be a cluster.
+// Changed     A cluster of up to 16 CTAs has all keys of a batch entry for up to 16 rows. Each CTA merges some columns of O: the
+//             others send it their parts of these (st.async), and its mbarrier counts the bytes. The second kernel is gone, and
+//             so is the line of equal shares: if lengths differ, the GPU's own scheduling has to balance them.
+// Prediction  At batch 1 with 4096 keys, a quarter less time than D14: the parts need 1 µs, not 6, and no CTA adds up lengths, but
+//             128 CTAs with four tiles per warp take 1 µs more than 264 with two. At batch 16 and 64 with 8192 keys and more, the
+//             same within 3 %. With one head of K and V at batch 1, half the speed or less, because 16 CTAs have all keys.
 
 #include <bit>
 #include <cfloat>
@@ -25,10 +33,9 @@ struct Traits {
   static constexpr int kChunk = 16 / sizeof(Element);  // elements in 16 bytes, the most that a lane loads at once
   static constexpr int kStages = 3;  // tiles of K and V in shared memory per warp, all in flight while it waits
   static constexpr int kRingBytes = kStages * 2 * kBlockKV * kHeadDim * sizeof(Element);
-  static constexpr int kMostParts = 16;  // CTAs of a cluster, each with a part of the keys: the most that Hopper allows
-  static constexpr int kFours = kGroupRows * kHeadDim / 4;  // groups of four numbers of O
-  static constexpr int kInboxBytes =
-      (kFours + kMostParts * kGroupRows / 2) * 16 + 8;  // parts of O, m and l, and a barrier
+  static constexpr int kMostParts = 16;  // of the keys, one for each CTA of a cluster: the most that Hopper allows
+  // What a CTA receives: parts of O, their m and l, and a barrier.
+  static constexpr int kInboxBytes = kGroupRows * (kHeadDim * sizeof(float) + kMostParts * sizeof(float2)) + 16;
   static constexpr int kSmemBytes = kNumWarps * kRingBytes + kInboxBytes;
   static constexpr int kCtasPerSm = 2;  // that an SM of Hopper can hold
   static constexpr int kSliceKeys = kNumWarps * kBlockKV;
@@ -167,13 +174,13 @@ __device__ int slices_of(const AttentionArgs& args, const Lengths& lengths_kv, i
   return max((num_keys + Traits::kSliceKeys - 1) / Traits::kSliceKeys, 1);
 }
 
-// Where a part of a segment begins, and the one before it ends. Parts differ by one slice at most.
+// Where a part begins, and the one before it ends. Parts differ by one slice at most.
 __device__ inline int first_slice(int num_slices, int part, int log2_parts) {
   return static_cast<int>(std::int64_t{part} * num_slices >> log2_parts);
 }
 
-// Merges the parts of what this CTA has of the O of its cluster, and stores it: of all groups of four numbers, [half][8][32] as
-// flash_attention sends them, 2^log2_fours. The parts are O_smem [parts][2^log2_fours] and ml_smem [parts][kGroupRows].
+// O of up to 16 rows has 512 groups of four numbers: [half][8][32], as the threads of flash_attention have them. Each CTA of the
+// cluster merges 2^log2_fours of them, and stores them. O_smem: [parts][2^log2_fours]. ml_smem: [parts][kGroupRows].
 template <typename Traits>
 __device__ void combine(const AttentionArgs& args, int kv_head, int group_heads, int first_row, int log2_fours,
                         const float4* O_smem, const float2* ml_smem, float* L_gmem) {
@@ -226,6 +233,7 @@ __global__ void __launch_bounds__(32 * Traits::kNumWarps)
   constexpr int kChunk = Traits::kChunk, kBlockKV = Traits::kBlockKV, kHeadDim = Traits::kHeadDim;
   static_assert(kBlockKV == 16 && Traits::kGroupRows == 16, "P is one fragment A");
   static_assert(Traits::kNumWarps == 4, "a lane has four chunks of a row, one for each warp to merge");
+  static_assert(Traits::kMostParts == 4 * Traits::kNumWarps, "each lane of a quad sends m and l to one CTA");
 
   // The ring has the same number of bytes for both types, so for 8 bits it has twice as many stages.
   constexpr int kTileSize = kBlockKV * kHeadDim, kStages = Traits::kRingBytes / (2 * kTileSize * sizeof(Cache));
@@ -238,21 +246,21 @@ __global__ void __launch_bounds__(32 * Traits::kNumWarps)
   Cache* KV_smem = reinterpret_cast<Cache*>(smem + warp_id * (Traits::kRingBytes / 16));
   const int copied_chunk = lane_id % kRowCopies * kCopied;  // of the rows that this lane copies: the first one
 
-  // What other CTAs of the cluster send: parts of the columns of O that this CTA merges, and m and l of all rows. With no more than
-  // eight rows, the second half of an mma's rows is padding, and is not sent. The numbers of parts and halves are powers of two.
+  // What this CTA receives, beside the ring.
   auto* O_inbox =
-      reinterpret_cast<float4*>(smem) + Traits::kNumWarps * Traits::kRingBytes / 16;  // [parts][2^log2_fours]
-  auto* ml_inbox = reinterpret_cast<float2*>(O_inbox + Traits::kFours);               // [parts][kGroupRows]
+      reinterpret_cast<float4*>(smem + Traits::kNumWarps * Traits::kRingBytes / 16);  // [parts][2^log2_fours]
+  auto* ml_inbox = reinterpret_cast<float2*>(O_inbox + kTileSize / 4);                // [parts][kGroupRows]
   auto* full = reinterpret_cast<std::uint64_t*>(ml_inbox + Traits::kMostParts * Traits::kGroupRows);
+  // The number of parts is a power of two. If there are no more than eight rows, the second half is padding, and is not sent.
   const int part = blockIdx.x, num_parts = gridDim.x, log2_parts = 31 - __clz(num_parts);
   const int first_row = blockIdx.z / kv_heads * Traits::kGroupRows, halves = first_row + 8 < num_rows ? 2 : 1;
-  const int log2_fours = 7 + halves - log2_parts;  // of this CTA
+  const int log2_fours = 7 + halves - log2_parts;  // that this CTA merges
   if (threadIdx.x == 0) {
     mbarrier_init(full, 1);
     fence_mbarrier_init();
-    mbarrier_arrive_expect_tx(full, halves * (kTileSize / 2 * 4 + num_parts * 8 * 8));
+    mbarrier_arrive_expect_tx(full, halves * 8 * (kHeadDim * sizeof(float) + num_parts * sizeof(float2)));
   }
-  cluster_arrive_relaxed();
+  cluster_arrive_relaxed();  // nothing may be sent to a CTA before it is here
 
   // What this warp computes: a quarter of one part of the keys, for up to 16 rows that share a head of K and V.
   const int batch = blockIdx.y, kv_head = blockIdx.z % kv_heads;
@@ -468,10 +476,10 @@ __global__ void __launch_bounds__(32 * Traits::kNumWarps)
   // Merge what the four warps have. O has the scale of V, too.
   const float V_scale = sizeof(Cache) == 1 ? scales.V[batch * kv_heads + kv_head] : 1;
   __syncthreads();
-  cluster_wait();
+  cluster_wait();  // all CTAs have begun, and initialised their barriers: long ago
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    if (half == halves) break;
+    if (half == halves) break;  // padding
     // Each warp merges one of the four chunks that a lane has of the row: pair, pair + 1, pair + 8 and pair + 9.
     float2 ml[Traits::kNumWarps];
     float O_chunk[kChunk] = {};
@@ -491,8 +499,8 @@ __global__ void __launch_bounds__(32 * Traits::kNumWarps)
         O_chunk[j] += rescale * V_scale * O_smem[w * kRing + half * kHalf + (warp_id * 2 + j / 4) * 128 + j % 4];
     }
 
-    // Send them to the CTAs that merge these columns, and m and l to all. Without a key, l and O are 0, and m is finite: relative
-    // to a part that has keys, its weight is 0.
+    // Send each group of four numbers to the CTA that merges it, and m and l to all. Without a key, l and O are 0, and m is finite:
+    // relative to a part that has keys, its weight is 0.
 #pragma unroll
     for (int j = 0; j < kChunk; j += 4) {
       const int four = half * 256 + (warp_id * 2 + j / 4) * 32 + lane_id, rank = four >> log2_fours;
@@ -504,7 +512,7 @@ __global__ void __launch_bounds__(32 * Traits::kNumWarps)
                      full, warp_id * 4 + quad);
   }
 
-  // What this CTA waits for is all that it receives, so that it may end after it.
+  // When all parts are here, no CTA has anything more to send to this one, so it may end after it has merged them.
   while (!mbarrier_try_wait_in_cluster(full, 0)) continue;
   combine<Traits>(args, kv_head, group_heads, first_row, log2_fours, O_inbox, ml_inbox, L_gmem);
 }
@@ -534,7 +542,8 @@ cudaError_t launch(const ExtendedArgs& args, cudaStream_t stream) {
       .log2_size = args.page_table == nullptr ? 31 : std::countr_zero(static_cast<unsigned>(args.page_size))};
   const NewToken token{args.K_new, args.V_new, args.rotary_cos, args.rotary_sin, args.rotary_dim};
   const Lengths lengths_kv{.cached = args.lengths_kv, .appended = appends};
-  // As many parts as possible. If the GPU cannot hold all CTAs at a time, then not so many that each has few keys.
+  // As many parts as possible. If the GPU cannot hold all CTAs at a time, then not so many that each has few keys. A cluster of one
+  // CTA has no st.async.
   const int head_groups = ((args.heads / args.kv_heads * args.seq_len - 1) / Traits::kGroupRows + 1) * args.kv_heads;
   const std::int64_t segments = std::int64_t{args.batch} * head_groups, most_ctas = Traits::kCtasPerSm * num_sms;
   int parts = Traits::kMostParts;
