@@ -4122,8 +4122,8 @@ FAULTS += [
         "When all parts are here",
         "while (!mbarrier_try_wait_in_cluster(full, 0)) continue;",
         "",
-        "race",
-        "Add the parts",
+        "in_flight",
+        "Send each group + 3",
     ),
     Fault(
         "parts are sent to CTAs that may not have begun",
@@ -4132,7 +4132,7 @@ FAULTS += [
         "cluster_wait();",
         "",
         "race",
-        "Send each group",
+        "Send each group + 3",
     ),
     Fault(
         "the barrier does not count m and l",
@@ -4141,7 +4141,7 @@ FAULTS += [
         "(kHeadDim * sizeof(float) + num_parts * sizeof(float2))",
         "kHeadDim * sizeof(float)",
         "race",
-        "The largest m comes first",
+        "The largest m comes first + 3",
     ),
     Fault(
         "the barrier waits for padding that is not sent",
@@ -4150,7 +4150,7 @@ FAULTS += [
         "halves * 8 * (kHeadDim",
         "2 * 8 * (kHeadDim",
         "deadlock",
-        "When all parts are here",
+        "When all parts are here + 1",
     ),
     Fault(
         "all parts are put in the place of the first one",
@@ -4159,7 +4159,7 @@ FAULTS += [
         "((part - rank) << log2_fours) + four",
         "four - (rank << log2_fours)",
         "race",
-        "Send each group",
+        "Send each group + 3",
     ),
     Fault(
         "the sums of the parts have different maxima",
