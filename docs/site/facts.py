@@ -304,16 +304,25 @@ class Facts:
         return self._ratio(name, self.stem(number), seq_len)
 
     def recorded_ms(
-        self, kernel: str, seq_len: int = SEQ_LEN, config: str | None = None, **fields: int | bool
+        self,
+        kernel: str,
+        seq_len: int = SEQ_LEN,
+        config: str | None = None,
+        head_dim: int = layouts.HEAD_DIM,
+        mixed: bool = False,
+        **fields: int | bool,
     ) -> float:
         """Milliseconds of a configuration, or of the fastest one, by `harness --record`, for the standard problem in
-        fp16 with these fields, such as causal=True, kv_heads=4, window_left=512, and no others."""
-        plain = {"batch", "dtype", "head_dim", "heads", "seq_len", "seq_len_kv"}
+        fp16 with these fields, such as causal=True, kv_heads=4, window_left=512, and no others. mixed: with lengths that
+        are evenly spread up to seq_len."""
+        plain = {"batch", "dtype", "head_dim", "heads", "seq_len", "seq_len_kv", "lengths", "lengths_kv"}
         found = [
             result["ms"]["median"]
             for result in self._profile(DEVICE, kernel)["results"]
             if result["problem"]["dtype"] == "fp16"
             and result["problem"]["seq_len"] == seq_len
+            and result["problem"]["head_dim"] == head_dim
+            and ("lengths" in result["problem"]) == mixed
             and {name: value for name, value in result["problem"].items() if name not in plain} == fields
             and config in (None, result["config"])
             and result["ms"] is not None
