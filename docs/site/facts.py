@@ -313,8 +313,8 @@ class Facts:
         **fields: int | bool,
     ) -> float:
         """Milliseconds of a configuration, or of the fastest one, by `harness --record`, for the standard problem in
-        fp16 with these fields, such as causal=True, kv_heads=4, window_left=512, and no others. mixed: with lengths that
-        are evenly spread up to seq_len."""
+        fp16 with these fields, such as causal=True, kv_heads=4, window_left=512, and no others. mixed: with lengths
+        that are evenly spread up to seq_len."""
         plain = {"batch", "dtype", "head_dim", "heads", "seq_len", "seq_len_kv", "lengths", "lengths_kv"}
         found = [
             result["ms"]["median"]
