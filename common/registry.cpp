@@ -166,6 +166,7 @@ Registration::Registration(Description description) {
   version.extends = description.extends;
   version.architecture = description.architecture;
   version.most_queries = description.most_queries;
+  version.preferred_up_to_keys = description.preferred_up_to_keys;
   version.solves = description.solves;
   add(std::move(version), description.configurations);
 }

@@ -96,6 +96,8 @@ struct Description {
   const char* extends = "";  // of an extension: what it is compared with, as --kernel names it ("16", "causal")
   Architecture architecture = Architecture::sm_80;
   int most_queries = 0;  // the longest seq_len that it solves; 0: any
+  // flash_ladder.decode() prefers an earlier version for longer caches, and for caches of several lengths; 0: for none.
+  int preferred_up_to_keys = 0;
   Solves solves = {};
   // In order of preference: of those with the right type, the first that fits the device is launched.
   std::vector<BasicConfiguration<const char*>> configurations;

@@ -55,6 +55,7 @@ struct Version {
   std::string extends = "";
   Architecture architecture = Architecture::sm_80;
   int most_queries = 0;
+  int preferred_up_to_keys = 0;
   bool deterministic = true;  // whether repeated launches agree bit for bit: only a backward version may do otherwise
   Solves solves = {};
   std::vector<Configuration> configurations;

@@ -322,11 +322,19 @@ const Version& fastest_version(const AttentionProblem& problem, bool log_sum_exp
   return newest;  // of which the caller says what it does not solve
 }
 
-// The newest version of the call's kind that the device runs and that solves the problem. If only extensions do, on a Hopper GPU
-// preferably one of Hopper's, and of these the one that solves the fewest other fields; if none does, the newest version, of which
-// the caller says what it does not solve. A version for gradients that adds with atomics is faster than a deterministic one.
-const Version& newest_for(const Call& call, const AttentionProblem& problem, const DeviceInfo& device,
-                          bool without_tma) {
+// Whether a version that is fast for some caches only is fast for these. If an array has their lengths, they may be of any length.
+bool is_preferred(const Version& version, const AttentionProblem& problem, bool lengths_in_array) {
+  return version.preferred_up_to_keys == 0 ||
+         (!lengths_in_array && problem.lengths_kv.empty() && problem.seq_len_kv <= version.preferred_up_to_keys);
+}
+
+// The newest version of the call's kind that the device runs, and that solves the problem and is preferred for it. If only extensions
+// do, on a Hopper GPU preferably one of Hopper's, and of these the one that solves the fewest other fields; if none does, the newest
+// version, of which the caller says what it does not solve. A version for gradients that adds with atomics is faster than a
+// deterministic one.
+const Version& newest_for(const Call& call, const AttentionProblem& problem, const Arrays& arrays,
+                          const DeviceInfo& device) {
+  const bool without_tma = goes_back(arrays).has_value();
   const auto rank = [](const Version& version) {
     return std::tuple(!version.is_extension(), version.architecture == Architecture::sm_90a, -num_solved(version));
   };
@@ -334,6 +342,7 @@ const Version& newest_for(const Call& call, const AttentionProblem& problem, con
   for (const Version& version : versions()) {
     if (version.kind != call.kind || why_not_on_device(version, device)) continue;
     if (without_tma && version.architecture != Architecture::sm_80) continue;
+    if (!is_preferred(version, problem, arrays.cache_lengths.has_value())) continue;
     const bool is_solver = solves(version, problem, device);
     if (call.kind == ProblemKind::backward && version.deterministic != call.deterministic) {
       if (is_solver) not_deterministic = &version;
@@ -358,7 +367,7 @@ class RecentChoices {
  public:
   struct Question {
     ProblemKind kind;
-    bool deterministic, log_sum_exp, without_tma;
+    bool deterministic, log_sum_exp, without_tma, lengths_in_array;
     int device;
     AttentionProblem problem;
 
@@ -390,12 +399,18 @@ const Version& version_for(const Call& call, const AttentionProblem& problem, co
   const bool without_tma = goes_back(arrays).has_value();
   if (call.kernel.empty()) {
     static RecentChoices choices;
-    return choices.version_for(
-        {call.kind, call.deterministic, arrays.lse.has_value(), without_tma, call.device, problem},
-        [&]() -> const Version& {
-          return of_any_kind ? fastest_version(problem, arrays.lse.has_value(), device, without_tma)
-                             : newest_for(call, problem, device, without_tma);
-        });
+    return choices.version_for({.kind = call.kind,
+                                .deterministic = call.deterministic,
+                                .log_sum_exp = arrays.lse.has_value(),
+                                .without_tma = without_tma,
+                                .lengths_in_array = arrays.cache_lengths.has_value(),
+                                .device = call.device,
+                                .problem = problem},
+                               [&]() -> const Version& {
+                                 return of_any_kind
+                                            ? fastest_version(problem, arrays.lse.has_value(), device, without_tma)
+                                            : newest_for(call, problem, arrays, device);
+                               });
   }
   const Version& version = version_of(call.kernel, &device);
   if (of_any_kind && version.kind == ProblemKind::backward)
@@ -404,12 +419,12 @@ const Version& version_for(const Call& call, const AttentionProblem& problem, co
   if (call.deterministic && version.kind == call.kind && !version.deterministic)
     throw UsageError(fmt::format(
         "kernel: {} adds in any order, so its launches differ in the last bits; leave kernel out, or use {}",
-        label(version), label(newest_for(call, problem, device, without_tma))));
+        label(version), label(newest_for(call, problem, arrays, device))));
   if (of_any_kind || version.kind == call.kind) return version;
   throw UsageError(
       fmt::format("kernel: {} {}; leave kernel out, or use {}", label(version),
                   call.kind == ProblemKind::decoding ? "is not made for few queries" : "computes O, not gradients",
-                  label(newest_for(call, problem, device, without_tma))));
+                  label(newest_for(call, problem, arrays, device))));
 }
 
 }  // namespace

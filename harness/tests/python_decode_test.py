@@ -72,6 +72,26 @@ def test_all_keys_without_lengths(fl: ModuleType) -> None:
     assert_close(fl.decode(Q, K, V), attention_and_lse(Q, K, V)[0])
 
 
+@pytest.mark.parametrize(
+    ("room", "lengths", "chosen"),
+    [
+        (8192, None, "D15"),
+        (8193, None, "D14"),
+        (4096, [4096], "D15"),
+        (4096, [4095], "D14"),
+        (4096, np.full(1, 4096, np.int32), "D14"),
+    ],
+    ids=["short", "long", "all keys listed", "fewer listed", "lengths in an array"],
+)
+def test_a_version_for_short_caches_is_chosen_for_these(
+    fl: ModuleType, room: int, lengths: list[int] | np.ndarray | None, chosen: str
+) -> None:
+    """A refusal names the version that would be chosen."""
+    cache = np.zeros((1, room, 2, 128), np.float16)
+    with pytest.raises(ValueError, match=f"use {chosen}_"):
+        fl.decode(np.zeros((1, 1, 4, 128), np.float16), cache, cache, lengths, kernel="16")
+
+
 def test_a_cache_in_pages(fl: ModuleType) -> None:
     out, lse = fl.decode(Q, K_PAGES, V_PAGES, LENGTHS, TABLE, return_lse=True)
     assert_close(out, expected()[0])

@@ -568,6 +568,7 @@ const Registration registration({
     .source = __FILE__,
     .architecture = Architecture::sm_90a,
     .most_queries = 16,
+    .preferred_up_to_keys = 8192,  // 16 CTAs at most have all keys of a sequence, however long it is
     .solves = {.causal = true,
                .any_length = true,
                .kv_heads = true,
