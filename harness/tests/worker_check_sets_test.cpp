@@ -193,7 +193,8 @@ TEST(Support, TheConfigurationHasTheProblemsHeadDimOfV) {
   EXPECT_EQ(refusal(),
             "head_dim 192 with --head-dim-v 64 is not supported by " + label(version) + "; allowed: 192 with 128");
   problem.head_dim_v = -1;
-  EXPECT_EQ(why_impossible(problem), "--head-dim-v -1 is out of range; allowed: 1 to 2147483647");
+  EXPECT_THAT(why_impossible(problem).value_or(""),
+              testing::AllOf(testing::StartsWith("--head-dim-v -1 "), testing::HasSubstr(" 1 to 2147483647")));
 }
 
 TEST(CheckSets, AWindowHasEitherSideOrBothAndRowsThatSeeNoKey) {
