@@ -6,6 +6,7 @@ only fp16).
 
 import json
 import os
+import re
 import shutil
 import time
 from collections.abc import Callable
@@ -204,7 +205,7 @@ def test_tune_where_nothing_can_run(ladder: Cli) -> None:
         ({"02 128x64": "crash"}, 3, "ended by signal 11"),
         ({"02 time": "cuda"}, 3, "an illegal memory access was encountered"),
         ({"02 time": "incomplete"}, 3, "returned no time for this configuration"),
-        ({"02 time": "garbage"}, 3, "wrote something that is not an event"),
+        ({"02 time": "garbage"}, 3, "not an event"),
     ],
 )
 def test_nothing_is_kept_unless_all_is_right(ladder: Cli, behaviour: dict[str, str], rc: int, words: str) -> None:
@@ -301,7 +302,7 @@ def edit(path: Path, change: Callable[[dict], object]) -> None:
 BROKEN = [
     (lambda path: path.write_text(path.read_text()[:100]), "truncated or not JSON"),
     (lambda path: path.write_text(""), "it is empty"),
-    (lambda path: edit(path, lambda d: d.update(schema=7)), "schema 7, and this program reads schema 1"),
+    (lambda path: edit(path, lambda d: d.update(schema=7)), "has schema 7, .* schema 1"),
     (lambda path: edit(path, lambda d: d.pop("schema")), 'no "schema"'),
     (lambda path: edit(path, lambda d: d.update(device="NVIDIA L4")), "for another device, NVIDIA L4"),
     (lambda path: edit(path, lambda d: d["entries"][0].update(ranking=[])), "a ranking is empty"),
@@ -317,10 +318,10 @@ def test_broken_tuning(ladder: Cli, damage: Callable[[Path], object], words: str
     damage(path)
     outcome = ladder(K, "02")
     assert outcome.rc == 0 and "02 · several 256x128" in outcome.words and "Tuned" not in outcome.out
-    assert str(path) in outcome.err and words in outcome.err and "--tune" in outcome.err
+    assert str(path) in outcome.err and re.search(words, outcome.err) and "--tune" in outcome.err
     before, requests = path.read_bytes(), len(ladder.requests())
     outcome = ladder("--tune", "02")
-    assert outcome.rc == 3 and words in outcome.err, "it would be lost"
+    assert outcome.rc == 3 and re.search(words, outcome.err), "it would be lost"
     assert path.read_bytes() == before and len(ladder.requests()) == requests
 
 
