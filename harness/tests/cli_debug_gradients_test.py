@@ -3,6 +3,7 @@ it must locate.
 """
 
 import json
+import re
 from math import exp, isclose
 from typing import Any
 
@@ -171,7 +172,7 @@ def test_P_is_distinguished_from_dP_and_from_D(planted: Cli) -> None:  # noqa: F
     assert views_of(seen).isdisjoint({"P in dV", "P in dK", "P in dQ", "dP in dK", "dP in dQ"})
     assert seen["diagnosis"]["suggests"] == ["D_of_first_tile"]
     (queries,) = [text for text in seen["diagnosis"]["sentences"] if text.startswith("Queries truncated")]
-    assert queries == "Queries truncated: right with 1 tile of queries, wrong with 2 (dK)."
+    assert re.search(r" 1 tile of queries, .* 2 \(dK\)\.$", queries)
     assert seen["tile"]["query_tile"] == 1, "the first wrong one"
 
 
@@ -205,7 +206,7 @@ def test_the_page_names_the_step(planted: Cli) -> None:  # noqa: F811
     fault = fault_of("B03_mma", "dK is a product with P")
     outcome = planted("--debug", "B03", **environment_of(fault))
     assert outcome.rc == 1
-    assert "no: first with tile 0 of the queries: dK[0][0] of head 0 is" in outcome.words
+    assert "tile 0 of the queries: dK[0][0] of head 0 " in outcome.words
     assert "First step dK is the first that is wrong." in outcome.words
     assert "dK is a product with P, not with dS" in outcome.words
     assert "// dV += Pᵀ dO, and dK += dSᵀ Q" in outcome.out
@@ -217,11 +218,11 @@ def test_the_page_names_the_step(planted: Cli) -> None:  # noqa: F811
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--debug", "B03", "--row", "256"], "--row 256 is out of range"),
+        (["--debug", "B03", "--row", "256"], "--row 256 .* 0 to 255"),
         (["--debug", "B03", "--seq-len", "100"], "seq-len 100 "),
-        (["--debug", "B03", "--causal"], "--causal is not supported by B03_mma"),
+        (["--debug", "B03", "--causal"], "--causal .* B03_mma"),
     ],
 )
 def test_bad_usage(emulator: Cli, arguments: list[str], message: str) -> None:  # noqa: F811
     outcome = emulator(*arguments)
-    assert outcome.rc == 2 and message in " ".join(outcome.err.split())
+    assert outcome.rc == 2 and re.search(message, " ".join(outcome.err.split())), outcome.err

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 from math import inf, isclose
 from pathlib import Path
@@ -289,19 +290,19 @@ def test_a_kernel_that_faults_is_wrong(planted: Cli) -> None:
             ["--debug", "fp8", "--dtype", "e4m3"],
             "fp8 computes only e4m3",
         ),
-        (["--debug", "07", "--row", "128"], "--row 128 is out of range"),
-        (["--debug", "07", "--head", "2"], "--head 2 is out of range"),
+        (["--debug", "07", "--row", "128"], "--row 128 .* 0 to 127"),
+        (["--debug", "07", "--head", "2"], "--head 2 .* 0 to 1"),
         (["--debug", "07", "--row", "-1"], "--row"),
         (["--debug", "07", "--seq-len-kv", "100"], "seq-len-kv 100 "),
-        (["--debug", "07", "--kernel", "07"], "--debug cannot be combined with --kernel"),
-        (["--debug", "07", "--no-check"], "--debug cannot be combined with --no-check"),
+        (["--debug", "07", "--kernel", "07"], "--debug .* --kernel"),
+        (["--debug", "07", "--no-check"], "--debug .* --no-check"),
         (["--debug", "07", "--config", "1x1"], "no configuration '1x1'"),
         (["--kernel", "07", "--row", "1"], "--row selects what --debug shows"),
     ],
 )
 def test_bad_usage(emulator: Cli, arguments: list[str], message: str) -> None:
     outcome = emulator(*arguments)
-    assert outcome.rc == 2 and message in " ".join(outcome.err.split())
+    assert outcome.rc == 2 and re.search(message, " ".join(outcome.err.split())), outcome.err
 
 
 def test_without_any_gpu_nothing_can_be_seen(cli: Cli) -> None:

@@ -345,7 +345,7 @@ BROKEN = [
     (of_another_form, "does not conform"),
     (with_tflops("1e400"), "a number that is too large"),
     (with_tflops("-5"), "-5 where a number above 0 is expected"),
-    (with_tflops('"inf"'), "inf where a number above 0 is expected"),
+    (with_tflops('"inf"'), "inf where .* above 0"),
     (lambda _: '{"schema":' + 100_000 * "[" + 100_000 * "]" + "}", "it has schema of another type"),
 ]
 
@@ -370,7 +370,7 @@ def test_broken_profiles(cli: Cli, damage: Callable[[str], str], words: str) -> 
     for arguments, rc in ((["--list"], 3), (["--diff", "06", "07"], 3), ([K, "07"], 0), ([K, "06-07"], 0)):
         outcome = cli(*arguments)
         assert outcome.rc == rc, outcome
-        assert str(path) in outcome.err and words in outcome.err and "--record" in outcome.err
+        assert str(path) in outcome.err and re.search(words, outcome.err) and "--record" in outcome.err
         assert "60.0" in outcome.out, "the other profile is shown all the same"
     record(cli, "07")
     assert cli("--list").err == ""
@@ -382,13 +382,13 @@ def test_broken_peers(cli: Cli) -> None:
     for broken, words in (
         ("{", "truncated or not JSON"),
         ("[]", 'no "schema"'),
-        ('{"schema": 2}', "it has schema 2, and this program reads schema 3"),
+        ('{"schema": 2}', "has schema 2, .* schema 3"),
         ('{"schema": 3}', "does not conform"),
         (json.dumps(good | {"problem": good["problem"] | {"dtype": "fp4"}}), "its dtype is unknown"),
     ):
         (cli.profiles / "h200/peers.json").write_text(broken, encoding="utf-8")
         outcome = cli(K, "07")
-        assert outcome.rc == 0 and "peers.json" in outcome.err and words in outcome.err
+        assert outcome.rc == 0 and "peers.json" in outcome.err and re.search(words, outcome.err)
 
 
 def test_schema_refuses_what_was_not_right(cli: Cli) -> None:

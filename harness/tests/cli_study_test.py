@@ -265,7 +265,7 @@ def test_a_wrong_result(cli: Cli) -> None:
     outcome = cli(K, "05")
     assert outcome.rc == 1
     for words in (
-        "Correct NO, max |error| nan, 17.50 of the allowed error: ",
+        "Correct NO, max |error| nan, 17.50 of ",
         "the scores are not scaled. Wrong in rows 8–15 modulo 16.",
         "batch head row column got expected",
         "1 2 345 67 nan 0.25",
