@@ -71,7 +71,8 @@ def test_a_gpu_that_runs_none_of_the_versions_is_what_is_named(emulator: Cli) ->
     assert outcome.rc == 2 and "none of these versions runs on sm_80" in outcome.err, outcome
     assert "this problem" not in outcome.err
     outcome = emulator(K, "17-18", *EMULATOR, "--seq-len", "100")
-    assert outcome.rc == 2 and "no version supports this problem" in outcome.err, outcome
+    assert outcome.rc == 2 and "this problem" in outcome.err, outcome
+    assert "2 skipped" in outcome.words and "--seq-len 64 or 128" in outcome.words
 
 
 def test_the_card_shows_the_five_costliest_lines(emulator: Cli) -> None:

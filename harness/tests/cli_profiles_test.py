@@ -412,7 +412,7 @@ def test_diff(cli: Cli) -> None:
     assert any("ldmatrix_x4" in line for line in diff)
     for noise in ("namespace", ".number", ".name", "Idea"):
         assert not any(noise in line for line in diff)
-    assert re.search(r"\d+ lines of code added, \d+ removed", outcome.out)
+    assert re.search(r"\d+ .* added, \d+ removed", outcome.out)
     assert row(outcome.out, "h200: 16 x 4096, fp16") == "h200: 16 x 4096, fp16 150.0 225.0 1.50x"
     for name in ("registers per thread", "shared memory per CTA", "CTAs per SM (sm_90)"):
         assert name in outcome.out

@@ -211,7 +211,7 @@ def test_a_range_in_which_some_tiles_do_not_fit(cli: Cli) -> None:
         ("crash", "signal 11 (Segmentation fault) (last step: check normal inputs 1/4)"),
         ("cuda", "an illegal memory access was encountered"),
         ("silent", "ended with status 7"),
-        ("garbage", "not an event: Segmentation fault (core dumped)"),
+        ("garbage", "wrote something that is not an event: Segmentation fault (core dumped)"),
         ("other", "answered about another version"),
     ],
 )

@@ -437,18 +437,18 @@ def test_what_is_written_takes_the_place_of_nothing_else(grading: Grading) -> No
     a, b = grading.folder / "a", grading.folder / "b"
     one, whole = ["--grade", mine, "--assignment", "small"], ["--grade-dir", folder, "--assignment", "small"]
     for arguments, said in (
-        ([*one, "--report", mine], "would replace each other"),
-        (["--grade", folder / "empty.cu", *one[2:], "--junit", folder / "../in/empty.cu"], "would replace each other"),
-        ([*one, "--report", folder / "notes.txt"], "was not written by the grader"),
+        ([*one, "--report", mine], f"--grade {mine} and --report {mine} "),
+        (["--grade", folder / "empty.cu", *one[2:], "--junit", folder / "../in/empty.cu"], "/in/../in/empty.cu "),
+        ([*one, "--report", folder / "notes.txt"], f"--report {folder / 'notes.txt'}: it already exists"),
         ([*one, "--report", a, "--junit", a], f"--report {a} and --junit {a} would replace each other"),
-        ([*one, "--report", a, "--junit", a / "b"], "would replace each other"),
+        ([*one, "--report", a, "--junit", a / "b"], f"--report {a} and --junit {a / 'b'} "),
         ([*whole, "--out", mine], "was not written by the grader"),
-        ([*whole, "--out", link], "was not written by the grader"),
-        ([*whole, "--out", folder / "empty.cu"], "was not written by the grader"),
+        ([*whole, "--out", link], f"--out {link}: it already exists"),
+        ([*whole, "--out", folder / "empty.cu"], f"--out {folder / 'empty.cu'}: it already exists"),
         ([*whole, "--out", folder / "kim"], "kim.results: it already exists"),
-        ([*whole, "--out", a, "--report", a], "would replace each other"),
+        ([*whole, "--out", a, "--report", a], f"--out {a} and --report {a} "),
         ([*whole, "--out", a, "--report", f"{a}.similar.csv"], f"the list of equal files of --out, {a}.similar.csv"),
-        ([*whole, "--out", a, "--junit", f"{a}.results"], "would replace each other"),
+        ([*whole, "--out", a, "--junit", f"{a}.results"], f"--junit {a}.results and the results "),
     ):
         done = grading.run(*arguments, "--build", "nowhere")  # the message must come before that failure
         assert done.returncode == 2 and said in done.stderr, done.stderr
