@@ -931,7 +931,7 @@ for of in plot.plots(load_device(devices()[0]), Shape(4096, 16)):
     figure.draw_without_rendering()
     for axes in figure.axes:
         boxes = [(text.get_text(), Text.get_window_extent(text)) for text in axes.texts]  # without its line
-        assert len(boxes) > 2
+        assert len(boxes) > 2 or axes.get_legend()  # which matplotlib places itself
         for i, (one, box) in enumerate(boxes):
             for other, other_box in boxes[:i]:
                 assert not box.overlaps(other_box), f"{of.name}: {one} covers {other}"

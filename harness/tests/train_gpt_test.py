@@ -52,7 +52,7 @@ def test_the_losses_coincide(fl: ModuleType, monkeypatch: pytest.MonkeyPatch, ca
     of = {run.name: run for run in trained}
     for run in trained:
         assert abs(run.losses[0] - of["sdpa"].losses[0]) < 0.01, "all begin with the same weights and characters"
-    assert of["ladder"].losses[-1] < of["ladder"].losses[0] / 2, "it learns"
+    assert of["ladder"].losses[-1] < of["ladder"].losses[0] * 2 / 3, "it learns, at a rate that falls to 0 in six steps"
     assert len(of["standard"].losses) < len(of["ladder"].losses) == len(of["sdpa"].losses)
 
     hashes = {kernel: "sha256:" + "1" * 64 for kernel in ("log_sum_exp", "backward_any_length")}

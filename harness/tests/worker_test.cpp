@@ -190,8 +190,7 @@ TEST(Support, DropoutKeepsSomeWeights) {
   dropout.dropout_p = 255.0 / 256;
   EXPECT_EQ(why_impossible(dropout), std::nullopt);
   dropout.dropout_offset = 1LL << 32;
-  EXPECT_THAT(why_impossible(dropout).value_or(""),
-              AllOf(StartsWith("--dropout-offset 4294967296 "), HasSubstr(" 0 to 4294967295")));
+  EXPECT_THAT(why_impossible(dropout).value_or(""), StartsWith("--dropout-offset 4294967296 "));
 }
 
 TEST(Support, PackedSequencesNeedTheirLengthsAndNoWholeTiles) {
