@@ -393,7 +393,7 @@ def test_an_assertion_that_fails(everyday: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("nobody_writes", "byte 0 of .*; 1 other block"),
+        ("nobody_writes", "waits for at byte 0 of .*; 1 other block"),
         ("waits_for_the_host", "; 1 other block .* the host waits"),
         ("lock_never_released", "no thread releases it"),
         ("blocks_too_many", "no more fit on the GPU"),

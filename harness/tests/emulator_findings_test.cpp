@@ -676,8 +676,8 @@ TEST(Findings, AWaitForAParityThatCouldMeanAnotherPhase) {
   };
   expect_clean(report(wait('A', 2048, 0) + answer + wait('B', 2048, 1), end + wait('C', 2056, 0) + end));
   expect_at(report(wait('A', 2048, 1), end + end), 7, "after the end of phase 0: before any");
-  expect_at(report(wait('A', 2048, 0), end + end + end), 7, " phase 1: after phase 0");
-  expect_at(report(answer + wait('A', 2048, 0), end + wait('C', 2056, 0) + end), 8, " phase 1, after");
+  expect_at(report(wait('A', 2048, 0), end + end + end), 7, "after the end of phase 1: after phase 0");
+  expect_at(report(answer + wait('A', 2048, 0), end + wait('C', 2056, 0) + end), 8, "before the end of phase 1, after");
 }
 
 TEST(Findings, MbarrierInitialisationNotSynchronised) {

@@ -132,7 +132,7 @@ def test_a_starter_from_which_answers_could_be_read_is_handed_out(course: Course
     assert course.grading.grade(starter, "--course", "spring", "--unsandboxed")["score"] == 0
     course.has(None)
     done = course.grading.run("--starter", "small", "--course", "spring")
-    assert done.returncode == 2 and "course 'spring' has its starter" in done.stderr
+    assert done.returncode == 2 and "only the teacher of the course 'spring' has its starter" in done.stderr
     assert "TODO" in course.grading.text("--starter", "practice")
 
 

@@ -111,9 +111,9 @@ def test_canvas_zip_and_gradebook(grading: Grading) -> None:
     [
         ("", [], "is empty"),
         ("a,b\n", [], "neither the columns Identifier and Grade"),
-        (CANVAS, [], " has 0 columns "),
+        (CANVAS, [], "0 columns that begin with ''"),
         (CANVAS, ["--column", "Tiled"], "0 columns that begin with 'Tiled'"),
-        (CANVAS, ["--column", "S"], " has 5 columns "),
+        (CANVAS, ["--column", "S"], "5 columns that begin with 'S'"),
     ],
 )
 def test_a_table_that_is_no_gradebook(grading: Grading, table: str, column: list[str], said: str) -> None:

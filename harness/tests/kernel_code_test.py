@@ -231,8 +231,8 @@ int main() { flash_ladder::configuration<Traits>("tile", {}); }
         (64, 64, []),
         (64, 256, []),
         (64, 512, ["kSmemBytes is more shared memory", "278528", "232448", "accumulators of S and O alone", "320"]),
-        (64, 384, ["accumulators", "256"]),
-        (256, 64, ["accumulators", "384"]),
+        (64, 384, ["accumulators of S and O alone", "256"]),
+        (256, 64, ["accumulators of S and O alone", "384"]),
     ],
 )
 def test_a_tile_that_no_sm_can_hold(tmp_path: Path, q: int, kv: int, words: list[str]) -> None:

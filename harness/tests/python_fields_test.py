@@ -152,7 +152,7 @@ V_SIZE = "v.shape[3] (head_dim of v, other than q's)"
         ({"v": LATENT[2][:, :64]}, "v has shape (1, 64, 4, 128); only head_dim, shape[3], may differ"),
         ({"out": np.empty((1, 130, 4, 192), np.float16)}, "it must be that of q with v's head_dim, (1, 130, 4, 128)"),
         ({"kernel": "16"}, f"{V_SIZE} is not supported by 16_overlapped_softmax; give v the head_dim of q, or use "),
-        ({"kernel": "head_dims", "config": "128x32"}, "configuration '128x32' for fp16; it has 128x64"),
+        ({"kernel": "head_dims", "config": "128x32"}, "has no configuration '128x32' for fp16; it has 128x64"),
         ({"dropout_p": 0.1, "kernel": "hopper_head_dims"}, "dropout_p is not supported by hopper_head_dims"),
     ],
     ids=lambda given: "_".join(given) if isinstance(given, dict) else "",

@@ -249,7 +249,7 @@ TEST(DiagnosisOfGradients, OfARightLaunchIsARace) {
   const Diagnosis diagnosis = diagnose_host(right, kProblem, [&](const Inputs& inputs) {
     return ExaminedGradients{.outputs = right.run(inputs), .findings = {}};
   });
-  EXPECT_THAT(diagnosis.sentences, ElementsAre(HasSubstr("from launch to launch")));
+  EXPECT_THAT(diagnosis.sentences, ElementsAre(HasSubstr("the output changes from launch to launch")));
   EXPECT_THAT(diagnosis.suggests, IsEmpty());
 }
 

@@ -324,7 +324,7 @@ def decode(
                    for caches of float8_e4m3fn: float32 [batch, heads of k], the factors by which elements of k_cache
                    and v_cache are multiplied, as in FlashAttention-3; k_new and v_new must then be None
     kernel         a version of the decoding track, "D08"; None is the newest one that solves the problem, except that
-                   D15 is chosen only if lengths is None and `room` at most 8192
+                   D15 is chosen only if every batch entry has `room` keys, at most 8192, and lengths is no array
     out, softmax_scale, return_lse, config
                    as in forward()
 
