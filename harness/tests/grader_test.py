@@ -260,7 +260,7 @@ def test_a_course_that_was_forgotten_is_said(grading: Grading) -> None:
     (("points = 60", 'points = "60"'), "the check 'output' has points = '60', "),
     (("points = 60", "points = -60"), "the check 'output' has points = -60, "),
     (("full = 1\n", "full = 3\n"), "00_small.md: the check 'sectors': full and none are both 3"),
-    (("full = 1\n", 'full = "4 - 1"\n'), "00_small: the check 'sectors': full and none "),
+    (("full = 1\n", 'full = "4 - 1"\n'), "00_small: the check 'sectors': full and none are both 3"),
     (('value = "global_load_sectors', 'value = "global_load_sector'), "the check 'sectors': the expression"),
     (("factor = [2, 3, 5, 7, 11, 13]", "factor = []"), "[vary] has factor = [], "),
     (("factor = [2, 3, 5, 7, 11, 13]", 'factor = "facto"'), "00_small.md: [vary] factor: the expression 'facto'"),
