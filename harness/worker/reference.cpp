@@ -4,6 +4,8 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <ranges>
+#include <span>
 #include <stdexcept>
 
 #include "philox.h"
@@ -40,10 +42,15 @@ struct Attention {
         K_transposed(head_dim * kKeys),
         V(kKeys * head_dim_v) {}
 
-  // S[row][first_key …] = Q[row] · K, for the keys in K_transposed.
-  void add_scores(std::int64_t row, std::int64_t first_key) {
-    for (std::int64_t j = 0; j < kKeys; j += kWidth)
-      add_row_times_matrix(&S[row * keys + first_key + j], &Q[row * head_dim], &K_transposed[j], head_dim, kKeys);
+  // S[row][first_key …] = Q[row] · K, for the keys in K_transposed and `count` rows, 1 or kRowsTimesMatrixHeight.
+  void add_scores(std::int64_t row, std::int64_t count, std::int64_t first_key) {
+    for (std::int64_t j = 0; j < kKeys; j += kWidth) {
+      T* sums = &S[row * keys + first_key + j];
+      if (count == 1)
+        add_row_times_matrix(sums, &Q[row * head_dim], &K_transposed[j], head_dim, kKeys);
+      else
+        add_rows_times_matrix(sums, keys, &Q[row * head_dim], head_dim, &K_transposed[j], head_dim, kKeys);
+    }
   }
   // S[row] becomes P = exp(S - m), rounded by `round`, where `change` makes S from a product and m is the largest score of the row;
   // keys that the row does not see have P = 0. Returns the sum of P. L = m + log l takes the sum l from before the rounding. With a
@@ -76,10 +83,16 @@ struct Attention {
                    static_cast<int>(head), static_cast<int>(query), static_cast<int>(key), keep))
         S[row * keys + key] = 0;
   }
-  // O[row] += P[row][first_key …] · V.
-  void add_output(std::int64_t row, std::int64_t first_key) {
-    for (std::int64_t d = 0; d < head_dim_v; d += kWidth)
-      add_row_times_matrix(&O[row * head_dim_v + d], &S[row * keys + first_key], &V[d], kKeys, head_dim_v);
+  // O[row] += P[row][first_key …] · V, for as many rows.
+  void add_output(std::int64_t row, std::int64_t count, std::int64_t first_key) {
+    for (std::int64_t d = 0; d < head_dim_v; d += kWidth) {
+      T* sums = &O[row * head_dim_v + d];
+      const T* P = &S[row * keys + first_key];
+      if (count == 1)
+        add_row_times_matrix(sums, P, &V[d], kKeys, head_dim_v);
+      else
+        add_rows_times_matrix(sums, head_dim_v, P, keys, &V[d], kKeys, head_dim_v);
+    }
   }
 };
 
@@ -117,6 +130,18 @@ void convert(const Inputs& inputs, std::int64_t batch, bool is_rotated, float* e
     elements[d] = element_to_float(dtype, element_from_float(dtype, elements[d]));
 }
 
+// Calls visit(row, count) for the rows that see one of the kKeys keys from first_key on, with a count of kRowsTimesMatrixHeight or
+// 1. Where several rows are visited at once, it is enough that one of them sees a key.
+template <typename Visit>
+void for_each_row_that_sees(std::span<const KeyRange> visible, std::int64_t first_key, const Visit& visit) {
+  const auto sees = [&](const KeyRange& keys) { return keys.begin < first_key + kKeys && keys.end > first_key; };
+  const std::int64_t num_rows = std::ssize(visible);
+  for (std::int64_t row = 0, count; row < num_rows; row += count) {
+    count = row + kRowsTimesMatrixHeight <= num_rows ? kRowsTimesMatrixHeight : 1;
+    if (std::ranges::any_of(visible.subspan(row, count), sees)) visit(row, count);
+  }
+}
+
 // Rows of one head that are processed together, so that each key is converted once for all of them: as many as keep S
 // small.
 std::int64_t rows_at_a_time(std::int64_t seq_len_kv) { return std::clamp<std::int64_t>((1 << 20) / seq_len_kv, 1, 64); }
@@ -148,20 +173,29 @@ AttendedRows attend_rows(const Inputs& inputs, std::int64_t batch, std::int64_t 
     convert(inputs, batch, rotates, &base.Q[r * padded_dim], &exact.Q[r * padded_dim]);
   }
 
+  std::vector<KeyRange> visible;
+  for (const std::int64_t row : rows) visible.push_back(visible_keys(inputs.problem, batch, row));
+  const auto sees_a_key = [](const KeyRange& keys) { return keys.begin < keys.end; };
+  // The keys from the first that a row sees to the last, in units of kKeys; of the others, S and P stay 0.
+  std::int64_t begin = num_keys, end = 0;
+  for (const KeyRange& keys : visible | std::views::filter(sees_a_key)) {
+    begin = std::min(begin, keys.begin / kKeys * kKeys);
+    end = std::max(end, keys.end);
+  }
+
   // S = Q Kᵀ.
-  for (std::int64_t first_key = 0; first_key < num_keys; first_key += kKeys) {
+  for (std::int64_t first_key = begin; first_key < end; first_key += kKeys) {
     for (std::int64_t key = 0; key < std::min(kKeys, num_keys - first_key); ++key) {
       elements_to_float(dtype, inputs.K_row(batch, head, first_key + key), head_dim, converted.data());
       convert(inputs, batch, rotates && first_key + key == num_keys - 1, converted.data(), exact_row.data());
-      for (std::int64_t d = 0; d < head_dim; ++d) {
-        exact.K_transposed[d * kKeys + key] = exact_row[d];
-        base.K_transposed[d * kKeys + key] = converted[d];
-      }
+      for (std::int64_t d = 0; d < head_dim; ++d) exact.K_transposed[d * kKeys + key] = exact_row[d];
+      if (!with_base) continue;
+      for (std::int64_t d = 0; d < head_dim; ++d) base.K_transposed[d * kKeys + key] = converted[d];
     }
-    for (std::int64_t r = 0; r < num_rows; ++r) {
-      exact.add_scores(r, first_key);
-      if (with_base) base.add_scores(r, first_key);
-    }
+    for_each_row_that_sees(visible, first_key, [&](std::int64_t row, std::int64_t count) {
+      exact.add_scores(row, count, first_key);
+      if (with_base) base.add_scores(row, count, first_key);
+    });
   }
 
   AttendedRows result{.exact = std::vector<double>(num_rows * head_dim_v),
@@ -173,30 +207,29 @@ AttendedRows attend_rows(const Inputs& inputs, std::int64_t batch, std::int64_t 
   std::vector<double> exact_sum(num_rows);
   std::vector<float> base_sum(num_rows);
   for (std::int64_t r = 0; r < num_rows; ++r) {
-    const KeyRange visible = visible_keys(inputs.problem, batch, rows[r]);
-    exact_sum[r] = exact.softmax(r, visible, sink, result.exact_log_sum_exp[r],
+    exact_sum[r] = exact.softmax(r, visible[r], sink, result.exact_log_sum_exp[r],
                                  ScoreChange<double>(inputs, batch, head, rows[r]), [](double P) { return P; });
     if (with_base)
-      base_sum[r] =
-          base.softmax(r, visible, sink, result.base_log_sum_exp[r], ScoreChange<float>(inputs, batch, head, rows[r]),
-                       [&](float P) { return round_P(dtype, P, rows[r]); });
+      base_sum[r] = base.softmax(r, visible[r], sink, result.base_log_sum_exp[r],
+                                 ScoreChange<float>(inputs, batch, head, rows[r]),
+                                 [&](float P) { return round_P(dtype, P, rows[r]); });
     if (keep < 256) {
-      exact.drop(r, visible, inputs.problem, batch * inputs.problem.heads + head, rows[r]);
-      base.drop(r, visible, inputs.problem, batch * inputs.problem.heads + head, rows[r]);
+      exact.drop(r, visible[r], inputs.problem, batch * inputs.problem.heads + head, rows[r]);
+      base.drop(r, visible[r], inputs.problem, batch * inputs.problem.heads + head, rows[r]);
     }
   }
 
   // O = P V divided by the sum of all P, and by the probability that a weight is kept; 0 if the row sees no key, and the sum is 0.
-  for (std::int64_t first_key = 0; first_key < num_keys; first_key += kKeys) {
+  for (std::int64_t first_key = begin; first_key < end; first_key += kKeys) {
     for (std::int64_t key = 0; key < std::min(kKeys, num_keys - first_key); ++key) {
       float* V = &base.V[key * padded_dim_v];
       elements_to_float(dtype, inputs.V_row(batch, head, first_key + key), head_dim_v, V);
       std::copy_n(V, head_dim_v, &exact.V[key * padded_dim_v]);
     }
-    for (std::int64_t r = 0; r < num_rows; ++r) {
-      exact.add_output(r, first_key);
-      if (with_base) base.add_output(r, first_key);
-    }
+    for_each_row_that_sees(visible, first_key, [&](std::int64_t row, std::int64_t count) {
+      exact.add_output(row, count, first_key);
+      if (with_base) base.add_output(row, count, first_key);
+    });
   }
   for (std::int64_t r = 0; r < num_rows; ++r)
     for (std::int64_t d = 0; d < head_dim_v; ++d) {

@@ -1,4 +1,4 @@
-// The inner loop of the reference: a row times a matrix, in double and in float.
+// The inner loop of the reference: rows times a matrix, in double and in float.
 #pragma once
 
 #include <cstdint>
@@ -12,5 +12,15 @@ constexpr int kRowTimesMatrixWidth = 32;
 /// Compiled several times; the version that suits the processor is chosen when the program starts.
 void add_row_times_matrix(double* out, const double* a, const double* B, std::int64_t depth, std::int64_t stride);
 void add_row_times_matrix(float* out, const float* a, const float* B, std::int64_t depth, std::int64_t stride);
+
+/// Rows per call of the next function. They share what is loaded of B, so that the multiplications take longer than the loads.
+constexpr int kRowsTimesMatrixHeight = 4;
+
+/// The same for kRowsTimesMatrixHeight rows: row i of a begins at a[i · a_stride], that of out at out[i · out_stride].
+/// Adds in the same order, so the sums are the same to the last bit.
+void add_rows_times_matrix(double* out, std::int64_t out_stride, const double* a, std::int64_t a_stride,
+                           const double* B, std::int64_t depth, std::int64_t stride);
+void add_rows_times_matrix(float* out, std::int64_t out_stride, const float* a, std::int64_t a_stride, const float* B,
+                           std::int64_t depth, std::int64_t stride);
 
 }  // namespace flash_ladder
