@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstdint>
 #include <functional>
@@ -179,7 +180,7 @@ TEST(Decoding, ElementsOfACacheOf8BitsAreE4m3TimesScalesThatDiffer) {
     const Inputs inputs = make_inputs(problem, Distribution::normal, Packing::with_gaps, 5);
     EXPECT_TRUE(std::equal(inputs.Q_row(0, 0, 0), inputs.Q_row(0, 0, 0) + 128, in_16_bits.Q_row(0, 0, 0)));
     EXPECT_FALSE(is_in_8_bits(inputs, inputs.Q_buffer));
-    std::int64_t rows = 0;
+    std::atomic<std::int64_t> rows = 0;
     for (const int buffer : {inputs.K_buffer, inputs.V_buffer}) {
       EXPECT_TRUE(is_in_8_bits(inputs, buffer));
       for_each_scaled_row(inputs, buffer, [&](std::int64_t begin, std::int64_t end, float scale) {

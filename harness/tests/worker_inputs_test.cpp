@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <numbers>
@@ -160,7 +161,7 @@ TEST(Inputs, E4m3HasAScaleForEachHeadAndTheNumbersThatItCanHave) {
   ASSERT_EQ(inputs.scales.size(), 3 * 2 * 4);
   EXPECT_EQ(inputs.scales[0], 0.25f);  // Q is 16 z, and the largest z of a head about 4
   EXPECT_EQ(inputs.scales[2 * 4], 0x1p-6f);
-  std::int64_t rows = 0;
+  std::atomic<std::int64_t> rows = 0;
   for_each_scaled_row(inputs, 0, [&](std::int64_t begin, std::int64_t end, float scale) {
     ++rows;
     EXPECT_EQ(end - begin, problem.head_dim);

@@ -426,13 +426,15 @@ void for_each_scaled_row(const Inputs& inputs, int buffer,
                {inputs.V_buffer, inputs.V, kv_heads, value_head_dim(problem), num_rows_kv}};
   for (std::int64_t i = 0; i < 3; ++i) {
     if (parts[i].buffer != buffer) continue;
-    for (std::int64_t b = 0; b < problem.batch; ++b)
-      for (std::int64_t head = 0; head < parts[i].heads; ++head)
-        for (std::int64_t row = 0; row < parts[i].rows_of(problem, b); ++row) {
-          const std::int64_t begin = parts[i].layout.row(b, head, row);
-          visit(begin, begin + parts[i].head_dim,
-                inputs.scales[(i * problem.batch + b) * problem.heads + head * (problem.heads / parts[i].heads)]);
-        }
+    parallel_for(problem.batch * parts[i].heads, [&](std::int64_t work) {
+      const std::int64_t b = work / parts[i].heads, head = work % parts[i].heads;
+      const float scale =
+          inputs.scales[(i * problem.batch + b) * problem.heads + head * (problem.heads / parts[i].heads)];
+      for (std::int64_t row = 0; row < parts[i].rows_of(problem, b); ++row) {
+        const std::int64_t begin = parts[i].layout.row(b, head, row);
+        visit(begin, begin + parts[i].head_dim, scale);
+      }
+    });
   }
 }
 

@@ -56,6 +56,7 @@ void rotate(const Inputs& inputs, std::int64_t batch, T* row);
 bool is_in_8_bits(const Inputs& inputs, int buffer);
 
 /// For a buffer of 8-bit elements: the elements of each row of a tensor in it, counted from its start, and the scale of its head.
+/// Visits rows of different heads on several threads at once.
 void for_each_scaled_row(const Inputs& inputs, int buffer,
                          const std::function<void(std::int64_t begin, std::int64_t end, float scale)>& visit);
 
