@@ -90,6 +90,21 @@ std::vector<std::uint64_t> operands(const std::string& first, const std::string&
   return words;
 }
 
+// Numbers of 8 bits of any size, but no NaN and no infinity. Their sums depend on how many bits a tensor core keeps.
+std::vector<std::uint64_t> wide_operands(int bytes) {
+  std::mt19937 random(11);
+  std::vector<std::uint64_t> words;
+  for (int at = 0; at < bytes; at += 8) {
+    std::uint64_t word = 0;
+    for (int shift = 0; shift < 64; shift += 8) {
+      const std::uint64_t sign = random() & 0x80;
+      word |= (sign | random() % 0x7b) << shift;
+    }
+    words.push_back(word);
+  }
+  return words;
+}
+
 struct Operand {
   int swizzle;  // bits 62 and 63 of its descriptor
   bool transposed = false;
@@ -116,6 +131,7 @@ struct WgmmaCase {
   Operand A{1}, B{1};
   bool accumulates = true;
   int scale_a = 1, scale_b = 1;
+  bool wide = false;  // wide_operands()
 };
 
 std::string layout_of(const Operand& operand) {
@@ -151,14 +167,14 @@ ConformanceCase wgmma_case(const WgmmaCase& one) {
   for (int i = 0; i < registers; ++i) body += fmt::format("st.global.b32 [%rd5+{}], %d{};\n", i * 8 * kThreads, i);
 
   ConformanceCase result;
-  result.name =
-      fmt::format("wgmma m64n{}k{} {}.{}.{} A {}{} B {}{}{}{}", one.n, k, one.d, one.a, one.b,
-                  one.a_in_registers ? "registers" : std::to_string(one.A.swizzle), layout_of(one.A), one.B.swizzle,
-                  layout_of(one.B), one.accumulates ? "" : " anew", one.scale_a * one.scale_b < 0 ? " negated" : "");
+  result.name = fmt::format("wgmma m64n{}k{} {}.{}.{} A {}{} B {}{}{}{}{}", one.n, k, one.d, one.a, one.b,
+                            one.a_in_registers ? "registers" : std::to_string(one.A.swizzle), layout_of(one.A),
+                            one.B.swizzle, layout_of(one.B), one.accumulates ? "" : " anew",
+                            one.scale_a * one.scale_b < 0 ? " negated" : "", one.wide ? " wide" : "");
   result.ptx = text_of(body);
   result.threads = kThreads;
   result.outputs = static_cast<unsigned>(registers);
-  result.input = operands(one.a, one.b, kB, kBytes);
+  result.input = one.wide ? wide_operands(kBytes) : operands(one.a, one.b, kB, kBytes);
   result.hopper = true;
   return result;
 }
@@ -184,6 +200,8 @@ void add_wgmma_cases(std::vector<ConformanceCase>& cases) {
   }
   cases.push_back(wgmma_case({.n = 64, .d = "f16", .a = "e4m3", .b = "e4m3"}));
   cases.push_back(wgmma_case({.n = 136, .a = "e4m3", .b = "e4m3", .a_in_registers = true}));
+  cases.push_back(wgmma_case({.n = 64, .a = "e4m3", .b = "e4m3", .wide = true}));
+  cases.push_back(wgmma_case({.n = 8, .a = "e5m2", .b = "e4m3", .accumulates = false, .wide = true}));
   // Patterns that do not begin at a multiple of their size: base offsets.
   for (const int row : {1, 4, 7}) {
     cases.push_back(wgmma_case({.n = 32, .A = {1, false, row}}));

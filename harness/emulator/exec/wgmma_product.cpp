@@ -55,6 +55,36 @@ void to_floats(Wgmma::Element element, const std::byte* from, float* to, int cou
   }
 }
 
+// What a tensor core adds when the factors have 8 bits: of the sum and of every product, the 14 bits that begin with the first
+// bit of the largest of them. Of 16-bit factors it keeps as many bits as fp32 has. An H200 does this (emulator_hardware.json); the
+// PTX ISA says nothing about it.
+// D += A B, or D = A B; the arguments are those of lanes::wgmma_f16().
+void multiply_8_bits(float* const* d, const float* a, const float* b, int n, int k, bool accumulate) {
+  constexpr int kColumns = 8, kKeptBits = 14;
+  float products[33][kColumns];  // and the sum
+  for (int block = 0; block < n / kColumns; ++block)
+    for (int row = 0; row < kMmaRows; ++row) {
+      float* registers[kColumns];
+      for (int i = 0; i < kColumns; ++i) registers[i] = d[4 * block + row / 8 * 2 + i / 4] + row % 8 * 4 + i % 4;
+      float largest[kColumns];
+      for (int i = 0; i < kColumns; ++i) largest[i] = std::abs(products[k][i] = accumulate ? *registers[i] : 0);
+      for (int j = 0; j < k; ++j)
+        for (int i = 0; i < kColumns; ++i) {
+          products[j][i] = a[row * k + j] * b[j * n + block * kColumns + i];
+          largest[i] = std::max(largest[i], std::abs(products[j][i]));
+        }
+      for (int i = 0; i < kColumns; ++i) {
+        float sum = 0;
+        const bool aligned = std::isnormal(largest[i]);
+        const float unit = aligned ? std::ldexp(1.0f, std::ilogb(largest[i]) - kKeptBits + 1) : 1;
+        for (int j = 0; j <= k; ++j) {
+          sum += aligned ? std::trunc(products[j][i] / unit) : products[j][i];
+        }
+        *registers[i] = std::isnan(sum) ? std::bit_cast<float>(0x7fffffff) : sum * unit;
+      }
+    }
+}
+
 // The position of column n of eight in the order that lanes::wgmma_f16() expects.
 constexpr int kPlaceOfColumn[] = {0, 4, 1, 5, 2, 6, 3, 7};
 
@@ -108,7 +138,8 @@ void WgmmaProduct::add_to(Warp& warp) const {
       lanes::f16_to_float(halves, d[i], kWarpSize);
     }
   }
-  const auto multiply = wgmma_.a_element == Wgmma::Element::bf16 || wgmma_.a_element == Wgmma::Element::tf32
+  const auto multiply = wgmma_.element_bytes() == 1 ? multiply_8_bits
+                        : wgmma_.a_element == Wgmma::Element::bf16 || wgmma_.a_element == Wgmma::Element::tf32
                             ? lanes::wgmma_bf16
                             : lanes::wgmma_f16;
   multiply(d, a, b_, n, k, accumulates_);

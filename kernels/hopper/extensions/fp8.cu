@@ -4,7 +4,7 @@
 //             bytes. e4m3 has three bits of mantissa and ends at 448, so each head of Q, K and V has a scale that
 //             brings its largest element near 448: S is multiplied by the scales of Q and K, O by the scale of V.
 // Changed     wgmma takes 8-bit operands only K-major, which V is not: the three warps beside the producer transpose it, with its
-//             keys in the order in which a lane has P. They also give it a column of ones, so that P V includes the sums of P as
+//             keys in the order in which a lane has P. They also give it columns of ones, so that P V includes the sums of P as
 //             rounded. P reaches 448 and no further, so a row's first tile uses the true maximum. Q is in registers, as in
 //             q_fragments; O is twice as wide and has its own buffer; the consumers do not alternate. The rest is as in 27.
 // Prediction  A tile of 192 x 64 keeps the tensor cores busy for 792 clocks instead of 1,536, the exponential unit for 768
@@ -255,10 +255,14 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
     }
     fence_mbarrier_init();
   }
-  // The ones, 0x38 in e4m3: eight rows after each buffer of Vt, which are never overwritten.
-  for (int i = threadIdx.x; i < kStages * 8 * kBlockKV / 4; i += Traits::kNumWarps * 32) {
-    Element* ones = Vt_smem + i / (2 * kBlockKV) * kVtSize + kHeadDim * kBlockKV;
-    reinterpret_cast<std::uint32_t*>(ones)[i % (2 * kBlockKV)] = 0x38383838;
+  // Eight rows of ones and zeros after each buffer of Vt, which are never overwritten: the even rows have ones, 0x38 in e4m3,
+  // for the first half of the keys, the odd rows for the second. A row has kBlockKV bytes, in words of four.
+  constexpr int kWords = kBlockKV / 4;
+  for (int i = threadIdx.x; i < kStages * 8 * kWords; i += Traits::kNumWarps * 32) {
+    Element* ones = Vt_smem + i / (8 * kWords) * kVtSize + kHeadDim * kBlockKV;
+    const int row = i / kWords % 8, word = i % kWords;
+    const int offset = chunk_offset<kBlockKV>(row, word / 4) + word % 4 * 4;
+    *reinterpret_cast<std::uint32_t*>(&ones[offset]) = word / (kWords / 2) == row % 2 ? 0x38383838 : 0;
   }
   fence_proxy_async();  // make the ones visible to the tensor cores
   __syncthreads();      // the barriers and the ones are initialised
@@ -409,11 +413,12 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
     Vt_next.advance();
     copy_registers(P_rmem, next_P);
 
-    // The sum of this step's P. It does not stay with O: an 8-bit wgmma truncates its addends about 14 bits
-    // below the largest, so each P added to a sum of thousands would be truncated.
-    float* const sums = O_rmem[kHeadDim / 8];
-    row_sum[0] = kv_tile > 0 ? row_sum[0] + sums[0] : sums[0];
-    row_sum[1] = kv_tile > 0 ? row_sum[1] + sums[2] : sums[2];
+    // The sum of this step's P, of which each lane has both halves. It does not stay with O, and neither half contains the
+    // other: an 8-bit wgmma truncates its addends about 14 bits below the largest, so each P added to a sum of thousands, or a
+    // small one added to a few large ones of the other half, would be truncated.
+    float* const sums = O_rmem[kHeadDim / 8];  // [D]
+    row_sum[0] = sums[0] + sums[1] + (kv_tile > 0 ? row_sum[0] : 0);
+    row_sum[1] = sums[2] + sums[3] + (kv_tile > 0 ? row_sum[1] : 0);
     sums[0] = sums[1] = sums[2] = sums[3] = 0;
 
     if (!ends_q_tile) {
