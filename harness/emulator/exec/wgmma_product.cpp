@@ -55,8 +55,8 @@ void to_floats(Wgmma::Element element, const std::byte* from, float* to, int cou
   }
 }
 
-// What a tensor core adds when the factors have 8 bits: of the sum and of every product, the 14 bits that begin with the first
-// bit of the largest of them. Of 16-bit factors it keeps as many bits as fp32 has. An H200 does this (emulator_hardware.json); the
+// What a tensor core adds when the factors have 8 bits: of the sum and of every product, the 14 bits that begin with the largest
+// exponent of them, where a product's exponent is the sum of its factors'. Of 16-bit factors it keeps as many bits as fp32 has. An H200 does this (emulator_hardware.json); the
 // PTX ISA says nothing about it.
 // D += A B, or D = A B; the arguments are those of lanes::wgmma_f16().
 void multiply_8_bits(float* const* d, const float* a, const float* b, int n, int k, bool accumulate) {
@@ -66,21 +66,30 @@ void multiply_8_bits(float* const* d, const float* a, const float* b, int n, int
     for (int row = 0; row < kMmaRows; ++row) {
       float* registers[kColumns];
       for (int i = 0; i < kColumns; ++i) registers[i] = d[4 * block + row / 8 * 2 + i / 4] + row % 8 * 4 + i % 4;
-      float largest[kColumns];
-      for (int i = 0; i < kColumns; ++i) largest[i] = std::abs(products[k][i] = accumulate ? *registers[i] : 0);
-      for (int j = 0; j < k; ++j)
+      int exponent[kColumns];  // the largest; of a product, the sum of its factors' exponents
+      for (int i = 0; i < kColumns; ++i) {
+        products[k][i] = accumulate ? *registers[i] : 0;
+        exponent[i] = std::ilogb(products[k][i]);
+      }
+      for (int j = 0; j < k; ++j) {
+        const float factor = a[row * k + j];
+        const int of_factor = std::ilogb(factor);
         for (int i = 0; i < kColumns; ++i) {
-          products[j][i] = a[row * k + j] * b[j * n + block * kColumns + i];
-          largest[i] = std::max(largest[i], std::abs(products[j][i]));
+          const float other = b[j * n + block * kColumns + i];
+          products[j][i] = factor * other;
+          if (products[j][i] != 0) exponent[i] = std::max(exponent[i], of_factor + std::ilogb(other));
         }
+      }
       for (int i = 0; i < kColumns; ++i) {
         float sum = 0;
-        const bool aligned = std::isnormal(largest[i]);
-        const float unit = aligned ? std::ldexp(1.0f, std::ilogb(largest[i]) - kKeptBits + 1) : 1;
+        const bool aligned = exponent[i] > -100 && exponent[i] < 128;  // not only zeros, no infinity and no NaN
+        const float unit = aligned ? std::ldexp(1.0f, exponent[i] - kKeptBits + 1) : 1;
         for (int j = 0; j <= k; ++j) {
           sum += aligned ? std::trunc(products[j][i] / unit) : products[j][i];
         }
-        *registers[i] = std::isnan(sum) ? std::bit_cast<float>(0x7fffffff) : sum * unit;
+        // Of the result, too, the other ten bits of fp32 are 0.
+        *registers[i] = std::bit_cast<float>(
+            std::isnan(sum) ? 0x7fffffff : std::bit_cast<std::uint32_t>(sum * unit) & (aligned ? 0xfffffc00 : ~0u));
       }
     }
 }
