@@ -4,7 +4,6 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
-#include <ranges>
 #include <span>
 #include <stdexcept>
 
@@ -142,6 +141,24 @@ void for_each_row_that_sees(std::span<const KeyRange> visible, std::int64_t firs
   }
 }
 
+std::vector<KeyRange> visible_to_each(const AttentionProblem& problem, std::int64_t batch,
+                                      std::span<const std::int64_t> rows) {
+  std::vector<KeyRange> visible;
+  for (const std::int64_t row : rows) visible.push_back(visible_keys(problem, batch, row));
+  return visible;
+}
+
+// The keys from the first that a row sees, rounded down to a multiple of kKeys, to the last. Of the others, S and P stay 0.
+KeyRange seen_by_any(std::span<const KeyRange> visible) {
+  KeyRange all{std::numeric_limits<std::int64_t>::max(), 0};
+  for (const KeyRange& keys : visible) {
+    if (keys.begin >= keys.end) continue;
+    all.begin = std::min(all.begin, keys.begin / kKeys * kKeys);
+    all.end = std::max(all.end, keys.end);
+  }
+  return all;
+}
+
 // Rows of one head that are processed together, so that each key is converted once for all of them: as many as keep S
 // small.
 std::int64_t rows_at_a_time(std::int64_t seq_len_kv) { return std::clamp<std::int64_t>((1 << 20) / seq_len_kv, 1, 64); }
@@ -173,16 +190,8 @@ AttendedRows attend_rows(const Inputs& inputs, std::int64_t batch, std::int64_t 
     convert(inputs, batch, rotates, &base.Q[r * padded_dim], &exact.Q[r * padded_dim]);
   }
 
-  std::vector<KeyRange> visible;
-  for (const std::int64_t row : rows) visible.push_back(visible_keys(inputs.problem, batch, row));
-  const auto sees_a_key = [](const KeyRange& keys) { return keys.begin < keys.end; };
-  // The keys from the first that a row sees to the last, in units of kKeys; of the others, S and P stay 0.
-  std::int64_t begin = num_keys, end = 0;
-  for (const KeyRange& keys : visible | std::views::filter(sees_a_key)) {
-    begin = std::min(begin, keys.begin / kKeys * kKeys);
-    end = std::max(end, keys.end);
-  }
-
+  const std::vector<KeyRange> visible = visible_to_each(inputs.problem, batch, rows);
+  const auto [begin, end] = seen_by_any(visible);
   // S = Q Kᵀ.
   for (std::int64_t first_key = begin; first_key < end; first_key += kKeys) {
     for (std::int64_t key = 0; key < std::min(kKeys, num_keys - first_key); ++key) {
