@@ -6,6 +6,7 @@
 #include <numeric>
 #include <span>
 #include <stdexcept>
+#include <type_traits>
 
 #include "philox.h"
 #include "problem/problem.h"
@@ -30,8 +31,10 @@ struct Attention {
   std::vector<T> S;                         // [rows][keys], later P
   std::vector<T> O;                         // [rows][head_dim_v]
   std::vector<T> K_transposed, V;           // [head_dim][kKeys] and [kKeys][head_dim_v]
+  bool in_8_bits;                           // adds products as a tensor core does whose factors have 8 bits
 
-  Attention(std::int64_t rows, std::int64_t keys, std::int64_t head_dim, std::int64_t head_dim_v)
+  Attention(std::int64_t rows, std::int64_t keys, std::int64_t head_dim, std::int64_t head_dim_v,
+            bool in_8_bits = false)
       : keys(keys),
         head_dim(head_dim),
         head_dim_v(head_dim_v),
@@ -39,17 +42,28 @@ struct Attention {
         S(rows * keys),
         O(rows * head_dim_v),
         K_transposed(head_dim * kKeys),
-        V(kKeys * head_dim_v) {}
+        V(kKeys * head_dim_v),
+        in_8_bits(in_8_bits) {}
+
+  // out += a B for `count` rows, 1 or kRowsTimesMatrixHeight, and kWidth columns.
+  void add(T* out, std::int64_t out_stride, const T* a, std::int64_t a_stride, std::int64_t count, const T* B,
+           std::int64_t depth, std::int64_t stride) const {
+    if constexpr (std::is_same_v<T, float>)
+      if (in_8_bits) {
+        for (std::int64_t i = 0; i < count; ++i)
+          add_row_times_matrix_of_8_bits(out + i * out_stride, a + i * a_stride, B, depth, stride);
+        return;
+      }
+    if (count == 1)
+      add_row_times_matrix(out, a, B, depth, stride);
+    else
+      add_rows_times_matrix(out, out_stride, a, a_stride, B, depth, stride);
+  }
 
   // S[row][first_key …] = Q[row] · K, for the keys in K_transposed and `count` rows, 1 or kRowsTimesMatrixHeight.
   void add_scores(std::int64_t row, std::int64_t count, std::int64_t first_key) {
-    for (std::int64_t j = 0; j < kKeys; j += kWidth) {
-      T* sums = &S[row * keys + first_key + j];
-      if (count == 1)
-        add_row_times_matrix(sums, &Q[row * head_dim], &K_transposed[j], head_dim, kKeys);
-      else
-        add_rows_times_matrix(sums, keys, &Q[row * head_dim], head_dim, &K_transposed[j], head_dim, kKeys);
-    }
+    for (std::int64_t j = 0; j < kKeys; j += kWidth)
+      add(&S[row * keys + first_key + j], keys, &Q[row * head_dim], head_dim, count, &K_transposed[j], head_dim, kKeys);
   }
   // S[row] becomes P = exp(S - m), rounded by `round`, where `change` makes S from a product and m is the largest score of the row;
   // keys that the row does not see have P = 0. Returns the sum of P. L = m + log l takes the sum l from before the rounding. With a
@@ -84,14 +98,8 @@ struct Attention {
   }
   // O[row] += P[row][first_key …] · V, for as many rows.
   void add_output(std::int64_t row, std::int64_t count, std::int64_t first_key) {
-    for (std::int64_t d = 0; d < head_dim_v; d += kWidth) {
-      T* sums = &O[row * head_dim_v + d];
-      const T* P = &S[row * keys + first_key];
-      if (count == 1)
-        add_row_times_matrix(sums, P, &V[d], kKeys, head_dim_v);
-      else
-        add_rows_times_matrix(sums, head_dim_v, P, keys, &V[d], kKeys, head_dim_v);
-    }
+    for (std::int64_t d = 0; d < head_dim_v; d += kWidth)
+      add(&O[row * head_dim_v + d], head_dim_v, &S[row * keys + first_key], keys, count, &V[d], kKeys, head_dim_v);
   }
 };
 
@@ -179,7 +187,7 @@ AttendedRows attend_rows(const Inputs& inputs, std::int64_t batch, std::int64_t 
                      padded_dim_v = round_up(head_dim_v, kWidth);
   const Dtype dtype = inputs.problem.dtype;
   Attention<double> exact(num_rows, padded_keys, padded_dim, padded_dim_v);
-  Attention<float> base(num_rows, padded_keys, padded_dim, padded_dim_v);
+  Attention<float> base(num_rows, padded_keys, padded_dim, padded_dim_v, dtype == Dtype::e4m3);
   std::vector<float> converted(head_dim);
   std::vector<double> exact_row(head_dim);
   const bool rotates = inputs.problem.rotary_dim != 0;

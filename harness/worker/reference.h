@@ -52,7 +52,8 @@ struct Reference {
 struct AttendedRows {
   std::vector<double> exact;  // [row][head_dim_v], float64 from end to end
   // [row][head_dim_v], attention with the rounding of a good kernel: S in fp32, P = exp(S - rowmax) rounded to the input
-  // type (round_P), the sums of P and of P V in fp32, their quotient rounded to the output's type.
+  // type (round_P), the sums of P and of P V in fp32, their quotient rounded to the output's type. In e4m3, Q Kᵀ and P V are sums of
+  // a tensor core: add_row_times_matrix_of_8_bits().
   std::vector<float> base;
   // [row], L: in float64, and in fp32 from S in fp32. -inf if the row sees no key.
   std::vector<double> exact_log_sum_exp = {};

@@ -23,4 +23,10 @@ void add_rows_times_matrix(double* out, std::int64_t out_stride, const double* a
 void add_rows_times_matrix(float* out, std::int64_t out_stride, const float* a, std::int64_t a_stride, const float* B,
                            std::int64_t depth, std::int64_t stride);
 
+/// The same as a tensor core of Hopper adds products of 8-bit factors, 32 at a time: of the sum so far and of every product, it
+/// keeps the 14 bits that begin with the largest exponent of them all, and 14 bits of the new sum (harness/emulator/exec/
+/// wgmma_product.cpp). A product's exponent is the sum of its factors'. All numbers are finite, and depth is a multiple of 32.
+void add_row_times_matrix_of_8_bits(float* out, const float* a, const float* B, std::int64_t depth,
+                                    std::int64_t stride);
+
 }  // namespace flash_ladder
