@@ -105,6 +105,7 @@ class Cell:
 class ByData:
     """What scripts/peers --data measured: each implementation alone, on several kinds of data, all in one run."""
 
+    causal: bool
     run: dict[str, Any]  # as in peers_by_data.json
     definitions: dict[str, str]  # by name, in display order
     versions: dict[str, dict[Cell, float]]  # TFLOP/s by label, without those recorded since with other code
@@ -176,6 +177,7 @@ class Device:
     regimes: list[Regime]  # the first is the one that is shown
     missing: list[str]  # files of versions that have no profile
     by_data: ByData | None  # for fp16 and bf16, whatever `dtype` is
+    by_data_causal: ByData | None
     by_problem: ByProblem | None  # likewise
     by_decoding: ByDecoding | None  # likewise
     gradients: ByProblem | None  # likewise, by scripts/peers --gradients
@@ -241,10 +243,10 @@ def load_device(device: str, dtype: str = "fp16") -> Device:
         names.add(document["device"])
         if document["problem"]["dtype"] == dtype:
             regimes = [_regime(name, document["regimes"][name]) for name in REGIMES if name in document["regimes"]]
-    path = folder / "peers_by_data.json"
-    document_by_data = _read(path, "peers_by_data.schema.json") if path.exists() else None
-    if document_by_data is not None:
-        names.add(document_by_data["device"])
+    documents_by_data = []
+    for path in (folder / "peers_by_data.json", folder / "peers_by_data_causal.json"):
+        documents_by_data.append(_read(path, "peers_by_data.schema.json") if path.exists() else None)
+    names |= {document["device"] for document in documents_by_data if document is not None}
     path = folder / "peers_by_problem.json"
     document_by_problem = _read(path, "peers_by_problem.schema.json") if path.exists() else None
     if document_by_problem is not None:
@@ -277,12 +279,14 @@ def load_device(device: str, dtype: str = "fp16") -> Device:
 
     if len(names) > 1:
         raise ProfileError(f"the files in {folder} are of different devices: {', '.join(sorted(names))}")
-    by_data = _by_data(document_by_data, profiles) if document_by_data else None
+    by_data, by_data_causal = (_by_data(found, profiles) if found else None for found in documents_by_data)
     by_problem = _by_problem(document_by_problem, profiles) if document_by_problem else None
     by_decoding = _by_decoding(document_of_decoding, profiles) if document_of_decoding else None
     gradients = _by_problem(document_of_gradients, profiles) if document_of_gradients else None
     name = names.pop() if names else device
-    return Device(name, device, dtype, versions, regimes, missing, by_data, by_problem, by_decoding, gradients)
+    return Device(
+        name, device, dtype, versions, regimes, missing, by_data, by_data_causal, by_problem, by_decoding, gradients
+    )  # fmt: skip
 
 
 def load_fp8_error(device: str) -> dict[str, Any] | None:
@@ -323,7 +327,7 @@ def _load(device: str, name: str) -> dict[str, Any] | None:
 
 def _by_data(document: dict[str, Any], profiles: dict[str, dict[str, Any]]) -> ByData:
     tables = _tables(document, profiles, lambda result: Cell(result["data"], result["dtype"], result["seq_len"]))
-    return ByData(document["run"], document["data"], *tables)
+    return ByData(document["problem"]["causal"], document["run"], document["data"], *tables)
 
 
 def _by_problem(document: dict[str, Any], profiles: dict[str, dict[str, Any]]) -> ByProblem:

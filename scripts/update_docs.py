@@ -262,6 +262,8 @@ def runs_table(shown: list[Device]) -> str:
     """A column per run of scripts/peers, with all that is known of how it measured."""
     runs = [(f"{device.name}, {regime.name}", regime.run) for device in shown for regime in device.regimes]
     runs += [(f"{device.name}, by data", device.by_data.run) for device in shown if device.by_data]
+    causal = [(device, device.by_data_causal) for device in shown]
+    runs += [(f"{device.name}, by data, causal", recorded.run) for device, recorded in causal if recorded]
     runs += [(f"{device.name}, by problem", device.by_problem.run) for device in shown if device.by_problem]
     runs += [(f"{device.name}, decoding", device.by_decoding.run) for device in shown if device.by_decoding]
     runs += [(f"{device.name}, gradients", device.gradients.run) for device in shown if device.gradients]
@@ -419,13 +421,12 @@ def table_beside_peers(
     return table([*rows, *(row for row in compared if any(cell != "–" for cell in row[1:]))])
 
 
-def about_data_run(device: Device) -> str:
-    """How the figures in the table by data were measured."""
-    assert device.by_data is not None
-    run = device.by_data.run
+def about_data_run(device: Device, by_data: ByData) -> str:
+    """How the figures in a table by data were measured."""
+    run, mask = by_data.run, "causal" if by_data.causal else "non-causal"
     seconds = f"{run['warm_up_seconds']:g} s to warm up, at least {run['timed_seconds']:g} s timed"
-    text = f"{device.name}, {HEADS} heads, head_dim {HEAD_DIM}, non-causal; each ran alone, {seconds}."
-    return f"{text} Measured {run['date'][:10]} by `scripts/peers --data`."
+    text = f"{device.name}, {HEADS} heads, head_dim {HEAD_DIM}, {mask}; each ran alone, {seconds}."
+    return f"{text} Measured {run['date'][:10]} by `scripts/peers --data all{' --causal' if by_data.causal else ''}`."
 
 
 def not_measured(run: dict[str, Any]) -> list[str]:

@@ -32,6 +32,7 @@ from kernel_files import KernelFile, kernel_files  # noqa: E402
 from kernel_places import PlaceError, Places  # noqa: E402
 from ladder import SHAPES  # noqa: E402
 from profile_data import (  # noqa: E402
+    ByData,
     ByProblem,
     Cell,
     Device,
@@ -463,18 +464,23 @@ class Facts:
 
     def by_data(self, name: int | str, data: str, seq_len: int = SEQ_LEN, dtype: str = "fp16") -> float:
         """TFLOP/s of a version, by its number, or of a peer."""
-        return self._by_data("TFLOP/s", name, data, seq_len, dtype)
+        return self._by_data(self.device.by_data, "TFLOP/s", name, data, seq_len, dtype)
+
+    def by_data_causal(self, name: int | str, data: str, seq_len: int = SEQ_LEN, dtype: str = "fp16") -> float:
+        """The same with the causal mask."""
+        return self._by_data(self.device.by_data_causal, "TFLOP/s", name, data, seq_len, dtype)
 
     def clock_by_data(self, name: int | str, data: str, seq_len: int = SEQ_LEN, dtype: str = "fp16") -> float:
         """The SM clock in MHz during that run."""
-        return self._by_data("clock", name, data, seq_len, dtype)
+        return self._by_data(self.device.by_data, "clock", name, data, seq_len, dtype)
 
     def of_normal(self, name: int | str, data: str, seq_len: int = SEQ_LEN, dtype: str = "fp16") -> float:
         """Its speed relative to that on random normal numbers."""
         return self.by_data(name, data, seq_len, dtype) / self.by_data(name, "normal", seq_len, dtype)
 
-    def _by_data(self, what: str, name: int | str, data: str, seq_len: int, dtype: str) -> float:
-        found = self.device.by_data
+    def _by_data(
+        self, found: ByData | None, what: str, name: int | str, data: str, seq_len: int, dtype: str
+    ) -> float:
         label = self._kernel(name).label if isinstance(name, int) else name
         if found is not None and data not in found.definitions:
             raise FactError(f"there are no data {data}: {', '.join(found.definitions)}")

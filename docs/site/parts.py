@@ -13,7 +13,7 @@ In a page:
                             command that asks for it in the terminal
 ```{measured} NN            TFLOP/s of the step and of the step before, over seq_len; the prediction, and the verdict
 ```{busy} NN NN …           how busy each unit is
-```{by_data} DTYPE SEQ_LEN  TFLOP/s on each kind of data
+```{by_data} DTYPE SEQ_LEN  TFLOP/s on each kind of data; a third word, causal: with the causal mask
 ```{fp8_errors}             how far attention in 8 bits is from float64, on each kind of data
 ```{sass} NN NN             instructions of the hot loop
 ```{drawing} NAME           a drawing of drawings.py; the content is its caption, :alt: what it shows
@@ -334,12 +334,14 @@ def busy(facts: Facts, asked: Asked) -> list[Part]:
 
 @directive()
 def by_data(facts: Facts, asked: Asked) -> list[Part]:
-    dtype, seq_len = asked.argument.split()[0], int(asked.argument.split()[-1])
-    recorded = facts.device.by_data
+    dtype, seq_len, *mask = asked.argument.split()
+    seq_len = int(seq_len)
+    recorded = facts.device.by_data_causal if mask == ["causal"] else facts.device.by_data
     if recorded is None or not recorded.has(dtype, seq_len):
         return [Plain("Not recorded yet.", note=True)]
     header, *rows = update_docs.data_table(recorded, dtype, seq_len)
-    note = f"At seq_len {seq_len}, batch {BATCH[seq_len]}, in {dtype}. {update_docs.about_data_run(facts.device)}"
+    about = update_docs.about_data_run(facts.device, recorded)
+    note = f"At seq_len {seq_len}, batch {BATCH[seq_len]}, in {dtype}. {about}"
     return [Table("by-data", header, rows), Markdown(note)]
 
 

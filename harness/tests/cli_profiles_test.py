@@ -537,6 +537,7 @@ def test_other_files_of_the_repository() -> None:
         "peer_cases": validate_peer_cases,
         "peers": validate_peers,
         "peers_by_data": validate_peers_by_data,
+        "peers_by_data_causal": validate_peers_by_data,
         "peers_by_problem": validate_peers_by_problem,
         "peers_decoding": validate_peers_decoding,
         "peers_gradients": validate_peers_gradients,

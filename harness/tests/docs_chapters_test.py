@@ -255,8 +255,9 @@ def test_figures_by_data(facts: Facts) -> None:
     definitions = {"normal": "z", "steps": "z + j u", "zeros": "0"}
     clocks = {label: {Cell("normal", "fp16", 4096): 1500}}
     recorded = Facts()
-    by_data = ByData({}, definitions, {label: cells}, {"P": cells}, clocks)
-    recorded.__dict__["device"] = replace(facts.device, by_data=by_data)
+    by_data = ByData(False, {}, definitions, {label: cells}, {"P": cells}, clocks)
+    causal = ByData(True, {}, definitions, {}, {"P": {Cell("steps", "fp16", 4096): 225.0}}, {})
+    recorded.__dict__["device"] = replace(facts.device, by_data=by_data, by_data_causal=causal)
     for expression, text in {
         "by_data(27, 'steps'); .0f": "450",
         "by_data('P', 'steps'); .0f": "450",
@@ -268,6 +269,8 @@ def test_figures_by_data(facts: Facts) -> None:
         "clock_by_data('P', 'steps')": "–",
         "by_data(27, 'steps', 1024)": "–",
         "by_data(27, 'steps', dtype='bf16')": "–",
+        "by_data_causal('P', 'steps')": "225",
+        "by_data_causal(27, 'steps')": "–",
     }.items():
         assert recorded.text(expression) == text
     with pytest.raises(FactError, match="there are no data stairs: normal, steps, zeros"):

@@ -12,9 +12,10 @@ from types import ModuleType
 import distributions
 import numpy as np
 import pytest
+from comparison.problems import PLAIN, PROBLEMS, Problem
 from comparison.reference import Reference
 from float64_attention import attention
-from made_up_machine import ROOT, MadeUpMachine, write_harness
+from made_up_machine import HASH, ROOT, MadeUpMachine, write_harness
 from numpy_torch import NumpyTorch, Tensor
 from schemas import validate_peers_by_data
 
@@ -29,20 +30,24 @@ class DataMachine(MadeUpMachine):
         super().__init__(peers)
         self.data, self.filled, self.seconds = "normal", [], set()
         self.prepared: list[str] = []
+        self.known = KNOWN
+        self.asked: set[Problem] = set()  # of launchers and references
         self.wrong_on = ""
 
     def kernels(self, *, gradients: bool) -> list[str]:
-        return KNOWN
+        return self.known
 
-    def launcher(self, implementation: object, tensors: tuple[object, ...]) -> object:
+    def launcher(self, implementation: object, tensors: tuple[object, ...], problem: Problem) -> object:
         self.prepared.append(implementation.name)
+        self.asked.add(problem)
         return super().launcher(implementation, tensors)
 
     def fill(self, tensors: object, data: str, seed: int) -> None:
         self.data = data
         self.filled.append((data, seed))
 
-    def reference(self, tensors: object, every: int = 1) -> DataMachine:
+    def reference(self, tensors: object, every: int, problem: Problem) -> DataMachine:
+        self.asked.add(problem)
         assert every > 1 and every % 2 == 1, "else some lanes' rows are never looked at"
         return self
 
@@ -86,6 +91,56 @@ def test_the_whole_table(peers: ModuleType, by_data: DataMachine, tmp_path: Path
     of_27 = {(r["data"], r["seq_len"]): r["ms"]["median"] for r in document["versions"][3]["results"]}
     assert of_27["steps", 4096] == 2 * of_27["normal", 4096]
     assert set(by_data.filled) == {(data, 5) for data in document["data"]}
+    assert document["problem"]["causal"] is False and by_data.asked == {PLAIN}
+
+
+def of_causal(name: str, extends: str, *more: str, **changes: object) -> dict[str, object]:
+    """A version that solves causal problems, and `more`, as harness --list --json describes it."""
+    return {
+        "kernel": name, "code_hash": HASH, "extends": extends, "architecture": "sm_80", "kind": "forward",
+        "solves": {field: field in ("causal", *more) for field in ("causal", "window", "lengths")},
+        "configurations": [{"name": "64x64", "dtype": "fp16", "head_dim": 128}],
+    } | changes  # fmt: skip
+
+
+VERSIONS = [
+    of_causal("16", "", solves={"causal": False}),
+    of_causal("a_pairs", "hopper_causal", architecture="sm_90a"),
+    of_causal("causal", "16"),
+    of_causal("gradients", "16", kind="backward"),
+    of_causal("hopper_causal", "28", architecture="sm_90a"),
+    of_causal("longest_first", "window", "window"),  # only faster, but at problems with a window
+    of_causal("window", "causal", "window"),
+]
+
+
+def test_the_whole_table_with_the_causal_mask(
+    peers: ModuleType, by_data: DataMachine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    by_data.known = [str(version["kernel"]) for version in VERSIONS]
+    peers.HARNESS.write_text(f"#!/bin/sh\necho '{json.dumps({'versions': VERSIONS})}'\n", encoding="utf-8")
+    make_peers = by_data.peers
+
+    def with_one_that_has_no_mask(without: set[str], dtype: str) -> tuple[list, dict[str, str]]:
+        found, missing = make_peers(without, dtype)
+        found.append(peers.Implementation("Maskless", "", by_data._prepare("Maskless"), lacks={"causal": "no mask"}))
+        return found, missing
+
+    monkeypatch.setattr(by_data, "peers", with_one_that_has_no_mask)
+    assert peers.main(["--data", "all", "--causal"], lambda: by_data) == 0
+    folder = tmp_path / "profiles" / "h200"
+    assert [path.name for path in folder.iterdir()] == ["peers_by_data_causal.json"]
+    document = json.loads((folder / "peers_by_data_causal.json").read_text(encoding="utf-8"))
+    validate_peers_by_data(document)
+    assert document["problem"]["causal"] is True and by_data.asked == {PROBLEMS["causal"]}
+    assert [version["kernel"] for version in document["versions"]] == ["causal", "hopper_causal", "a_pairs"]
+    assert [peer["name"] for peer in document["peers"]] == ["FlashAttention-2", "cuDNN"]
+    assert document["run"]["left_out"]["Maskless"] == "no mask"
+    for one in (*document["versions"], *document["peers"]):
+        for result in one["results"]:
+            scores = result["seq_len"] ** 2 / 2
+            work = 4 * result["batch"] * 16 * 128 * scores
+            assert result["tflops"] == pytest.approx(work / result["ms"]["median"] / 1e9, rel=2e-3)
 
 
 @pytest.mark.parametrize(
@@ -248,6 +303,8 @@ def test_what_is_wrong_on_some_data_has_no_figure_there(
         (["--data", "all", "--seconds", "-1"], ["--seconds -1", "0 to 3600"]),
         (["--data", "all", "--seconds", "nan"], ["--seconds nan", "0 to 3600"]),
         (["--warm-up", "1"], ["--warm-up needs --data"]),
+        (["--causal"], ["--causal needs --data", "--problem causal"]),
+        (["--causal", "--gradients", "all"], ["--causal needs --data"]),
     ],
 )
 def test_bad_usage(

@@ -81,8 +81,9 @@ def sitting(tmp_path: Path) -> Sitting:
 
 PROFILES = "harness --kernel 01,02,causal --record"  # one run, in which the versions share reference results
 BY_DATA = "peers --data all"
+BY_DATA_CAUSAL = "peers --data all --causal"
 BY_PROBLEM = "peers --problem all"
-TABLES = [BY_DATA, BY_PROBLEM]
+TABLES = [BY_DATA, BY_DATA_CAUSAL, BY_PROBLEM]
 FP8_ERROR = "fp8_error.py --seq-len 4096 --heads 4 --gpu --record"
 DECODING = "peers --decoding all"
 GRADIENTS = "peers --gradients all"
@@ -105,9 +106,9 @@ def test_all_is_recorded(sitting: Sitting) -> None:
     done = sitting.run()
     assert done.returncode == 0, done.stderr
     assert sitting.ran() == [PROFILES, *TUNING, "peers --regime both", *TABLES, FP8_ERROR, *LAST]
-    steps = ("profiles", "tuning", "peers", "by_data", "by_problem", "fp8_error", "peer_cases", "decoding", "gradients",
-             "models", "training", "counters")  # fmt: skip
-    assert [line.split(",")[0] for line in done.stdout.splitlines()[-12:]] == [f"{step}: recorded" for step in steps]
+    steps = ("profiles", "tuning", "peers", "by_data", "by_data_causal", "by_problem", "fp8_error", "peer_cases",
+             "decoding", "gradients", "models", "training", "counters")  # fmt: skip
+    assert [line.split(",")[0] for line in done.stdout.splitlines()[-13:]] == [f"{step}: recorded" for step in steps]
 
 
 def test_what_is_fresh_is_not_recorded_again(sitting: Sitting) -> None:
@@ -117,6 +118,7 @@ def test_what_is_fresh_is_not_recorded_again(sitting: Sitting) -> None:
     sitting.write("tuning.json", {"entries": [entry]})
     sitting.write("peers.json", {"regimes": {"sustained": regime(1), "interleaved": regime(30)}})
     sitting.write("peers_by_data.json", regime(1))
+    sitting.write("peers_by_data_causal.json", regime(1))
     sitting.write("peers_by_problem.json", regime(1))
     sitting.write("peers_decoding.json", regime(1))
     sitting.write("peers_gradients.json", regime(1))
@@ -132,7 +134,10 @@ def test_what_is_fresh_is_not_recorded_again(sitting: Sitting) -> None:
     assert sitting.ran() == [PROFILES, *TUNING, "peers --regime both", *TABLES, FP8_ERROR, *LAST]
 
 
-OF_PEERS = [("by_data", BY_DATA), ("by_problem", BY_PROBLEM), ("decoding", DECODING), ("gradients", GRADIENTS)]
+OF_PEERS = [
+    ("by_data", BY_DATA), ("by_data_causal", BY_DATA_CAUSAL), ("by_problem", BY_PROBLEM), ("decoding", DECODING),
+    ("gradients", GRADIENTS),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("step", "command"), OF_PEERS)
@@ -203,8 +208,8 @@ def test_a_step_that_fails_does_not_end_the_sitting(sitting: Sitting) -> None:
 def test_what_is_missing(sitting: Sitting) -> None:
     done = sitting.run("--only", "peers,plots")
     assert done.returncode == 2
-    steps = "profiles, tuning, peers, by_data, by_problem, fp8_error, peer_cases, decoding, gradients, models, training"
-    assert f"'plots' is not a step; allowed: {steps}, counters" in done.stderr
+    steps = "profiles, tuning, peers, by_data, by_data_causal, by_problem, fp8_error, peer_cases, decoding, gradients"
+    assert f"'plots' is not a step; allowed: {steps}, models, training, counters" in done.stderr
     (sitting.root / "build" / "harness").unlink()
     done = sitting.run()
     assert done.returncode == 3 and "scripts/setup" in done.stderr
