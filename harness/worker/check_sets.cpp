@@ -9,6 +9,7 @@
 #include "host/sm_limits.h"
 #include "problem/problem.h"
 #include "worker/adversarial.h"
+#include "worker/check_sets_of_kinds.h"
 
 namespace flash_ladder {
 namespace {
@@ -20,10 +21,6 @@ constexpr std::int64_t kScoresForEveryRow = 1 << 24;
 // With one query tile more, these are the scores of the set with many query tiles: a quarter of those of the harness's
 // default problem without a GPU.
 constexpr std::int64_t kScoresOfManyTiles = 1 << 15;
-// More than 32 parts of 64 keys, and a part of another one.
-constexpr std::int64_t kKeysOfLongCache = 36 * 64 + 9;
-// Two tiles of the 16 rows of an mma, of which the second is not full.
-constexpr std::int64_t kHeadsOfLargeGroup = 27;
 
 // The smallest odd number of tiles, at least 3, that has kMinKeys keys.
 std::int64_t odd_tiles(std::int64_t block_kv) {
@@ -39,28 +36,6 @@ std::int64_t ctas_at_a_time(const Configuration& configuration, const DeviceInfo
   const int per_sm = std::min({limits->smem_bytes / (configuration.smem_bytes + kReservedSmemBytes),
                                limits->threads / (configuration.num_warps * 32), limits->ctas});
   return std::int64_t{device.sm_count} * std::max(per_sm, 1);
-}
-
-using Sets = std::vector<CheckSet>;
-
-// The problem of which the others are variants: two query tiles, and an odd number of K/V tiles.
-AttentionProblem small_problem(const Configuration& configuration) {
-  return in_plainest_form({.batch = 2,
-                           .heads = 3,
-                           .seq_len = 2 * configuration.block_q,
-                           .seq_len_kv = odd_tiles(configuration.block_kv) * configuration.block_kv,
-                           .head_dim = configuration.head_dim,
-                           .dtype = configuration.dtype,
-                           .head_dim_v = configuration.head_dim_v});
-}
-
-// As many queries as keys: whole tiles of both kinds, and at least two of each.
-AttentionProblem square_problem(const Configuration& configuration) {
-  AttentionProblem square = small_problem(configuration);
-  const std::int64_t whole = std::lcm(configuration.block_q, configuration.block_kv);
-  const bool single_tile = whole == configuration.block_q || whole == configuration.block_kv;
-  square.seq_len = square.seq_len_kv = single_tile ? 2 * whole : whole;
-  return square;
 }
 
 // One query tile for each of the heads that are designed.
@@ -435,137 +410,25 @@ void add_other_fields(Sets& sets, const Solves& solves, const Configuration& con
   if (solves.dropout) add_dropout(sets, solves, configuration);
 }
 
-// A new token of each batch entry: the first key of a sequence, of a tile, of a slice and of a page, and the last one of each. More
-// CTAs than one have the new key if there are several queries, or more heads than an mma has rows.
-void add_appended(Sets& sets, const Solves& solves, AttentionProblem cache, AttentionProblem long_cache) {
-  cache.lengths = {}, cache.lengths_kv[0] = 2;
-  cache.append = long_cache.append = true;
-  const auto add = [&](const char* name, const AttentionProblem& problem, Packing packing, int sms) {
-    CheckSet set{.name = name, .problem = problem, .distribution = Distribution::offset_mean};
-    set.packing = packing, set.sms = sms;
-    sets.push_back(set);
-  };
-  add("several queries and a new token", cache, Packing::with_gaps, 3);
-  cache.seq_len = 1;
-  cache.heads = 2 * kHeadsOfLargeGroup;
-  add("a new token, many heads of Q for each of K and V", cache, Packing::separate, 0);
-  cache.heads = 4;
-  cache.page_size = long_cache.page_size = 16;
-  add("a new token, pages of 16 keys", cache, Packing::separate, 3);
-  add("a new token, pages of 16 keys, long caches", long_cache, Packing::with_gaps, 1);
-  if (!solves.rotary) return;
-  cache.rotary_dim = cache.head_dim;
-  for (const bool interleaved : {false, true}) {
-    cache.rotary_interleaved = interleaved;
-    cache.heads = interleaved ? 4 : 2 * kHeadsOfLargeGroup;
-    add("a new token, rotated", cache, Packing::with_gaps, 3);
-  }
-  long_cache.page_size = 0;
-  for (const std::int64_t rotary_dim : {16, 32, 48, 64}) {
-    long_cache.rotary_dim = rotary_dim;
-    long_cache.rotary_interleaved = rotary_dim == 48;
-    add("a new token, long caches, partly rotated", long_cache, Packing::separate, 2);
-  }
-}
-
-// One query of each head, and as many as the version solves, against caches of 0, 1 and numbers of keys around whole tiles, and
-// against long ones: a version that divides the keys among CTAs has more parts than a warp has lanes. A version that takes the
-// heads of a group together has more of them than an mma has rows.
-void add_decoding(Sets& sets, const Version& version, const Configuration& configuration) {
-  const std::int64_t block_kv = configuration.block_kv;
-  const std::size_t first = sets.size();
-  const auto add = [&](const char* name, AttentionProblem problem, std::int64_t page_size, Packing packing) {
-    problem.page_size = page_size;
-    sets.push_back({.name = name, .problem = problem, .distribution = Distribution::offset_mean, .packing = packing});
-    sets.back().sms = 3;
-  };
-  AttentionProblem cache = small_problem(configuration);
-  cache.batch = 7;
-  cache.heads = 4;
-  cache.kv_heads = 2;
-  cache.seq_len = 1;
-  cache.seq_len_kv = 2 * cache.seq_len_kv + 3;
-  cache.lengths_kv = {0, 1, block_kv - 1, block_kv, block_kv + 1, cache.seq_len_kv - 1, cache.seq_len_kv};
-  add("one query, caches of several lengths", cache, 0, Packing::with_gaps);
-  sets.back().launches = 3;
-  cache.seq_len = version.most_queries;
-  cache.lengths = {cache.seq_len, 1, 0, cache.seq_len, 2, 1, cache.seq_len};
-  add("several queries, caches of several lengths", cache, 0, Packing::separate);
-  sets.back().sms = 2;
-  if (version.solves.causal) {  // some queries see no key; with three heads, they begin anywhere in a tile of rows
-    sets.push_back(sets.back());
-    sets.back().name = "several causal queries, caches of several lengths";
-    sets.back().problem.heads = 6, sets.back().problem.causal = true;
-  }
-
-  // More batch entries than a warp has lanes, of which one has most of the keys.
-  AttentionProblem one_long = small_problem(configuration);
-  one_long.batch = 40;
-  one_long.heads = 2;
-  one_long.kv_heads = one_long.seq_len = 1;
-  one_long.seq_len_kv = 40 * block_kv + 1;
-  for (std::int64_t i = 0; i < one_long.batch; ++i) one_long.lengths_kv.push_back(i * 7 % 19);
-  one_long.lengths_kv[33] = one_long.seq_len_kv;
-  add("one query, a long cache among short ones", one_long, 0, Packing::separate);
-
-  AttentionProblem long_cache = small_problem(configuration);
-  long_cache.heads = 2;
-  long_cache.kv_heads = long_cache.seq_len = 1;
-  long_cache.seq_len_kv = kKeysOfLongCache;
-  long_cache.lengths_kv = {kKeysOfLongCache, kKeysOfLongCache * 2 / 3};
-  sets.push_back({.name = "one query, long caches", .problem = long_cache, .distribution = Distribution::ramp});
-
-  if (version.solves.paged) {
-    // A page for each tile; pages for several of them; more pages than a warp has lanes; one page that no cache fills.
-    add("pages of 16 keys, caches of several lengths", cache, 16, Packing::separate);
-    add("pages of 64 keys with gaps, caches of several lengths", cache, 64, Packing::with_gaps);
-    add("pages of 16 keys, long caches", long_cache, 16, Packing::separate);
-    sets.back().sms = 1;  // so that a warp has more pages than lanes
-    add("pages of 32 keys with gaps, long caches", long_cache, 32, Packing::with_gaps);
-    add("a large page", small_problem(configuration), 1024, Packing::separate);
-    sets.back().problem.seq_len = 1;
-  }
-
-  AttentionProblem large_groups = small_problem(configuration);
-  large_groups.heads = 2 * kHeadsOfLargeGroup;
-  large_groups.kv_heads = 2;
-  large_groups.seq_len = 1;
-  sets.push_back({.name = "one query, many heads of Q for each of K and V",
-                  .problem = large_groups,
-                  .distribution = Distribution::offset_mean});
-
-  // The same with e4m3 in the cache.
-  const std::size_t end = version.solves.fp8_cache ? sets.size() : first;
-  for (std::size_t i = first; i < end; ++i) {
-    CheckSet set = sets[i];
-    set.name += ", in 8 bits";
-    set.problem.fp8_cache = true;
-    sets.push_back(set);
-  }
-  if (version.solves.append) add_appended(sets, version.solves, cache, long_cache);
-}
-
-// Gradients that are far from 1; scores that are far from 0, so that most rows see little more than one key; keys that are all the same,
-// of which dS has to cancel exactly.
-void add_backward(Sets& sets, const Configuration& configuration) {
-  const AttentionProblem small = small_problem(configuration);
-  sets.push_back({.name = "large dO", .problem = small, .output_gradient = OutputGradient::large});
-  sets.push_back({.name = "small dO", .problem = small, .output_gradient = OutputGradient::small});
-  for (const Distribution distribution : {Distribution::q_times_6, Distribution::sink, Distribution::equal_keys})
-    sets.push_back({.name = to_string(distribution) + " inputs", .problem = small, .distribution = distribution});
-}
-
-// The same sets with no more queries than the version solves; packed Q, K and V have as many keys.
-void limit_queries(Sets& sets, std::int64_t most) {
-  for (CheckSet& set : sets) {
-    AttentionProblem& problem = set.problem;
-    if (set.packing == Packing::packed_qkv) problem.seq_len_kv = std::min(problem.seq_len_kv, most);
-    problem.seq_len = std::min(problem.seq_len, most);
-    for (std::int64_t& length : problem.lengths) length = std::clamp<std::int64_t>(length, 0, problem.seq_len);
-  }
-}
-
 }  // namespace
+
+AttentionProblem small_problem(const Configuration& configuration) {
+  return in_plainest_form({.batch = 2,
+                           .heads = 3,
+                           .seq_len = 2 * configuration.block_q,
+                           .seq_len_kv = odd_tiles(configuration.block_kv) * configuration.block_kv,
+                           .head_dim = configuration.head_dim,
+                           .dtype = configuration.dtype,
+                           .head_dim_v = configuration.head_dim_v});
+}
+
+AttentionProblem square_problem(const Configuration& configuration) {
+  AttentionProblem square = small_problem(configuration);
+  const std::int64_t whole = std::lcm(configuration.block_q, configuration.block_kv);
+  const bool single_tile = whole == configuration.block_q || whole == configuration.block_kv;
+  square.seq_len = square.seq_len_kv = single_tile ? 2 * whole : whole;
+  return square;
+}
 
 std::string full_name(const CheckSet& set) {
   return set.sms == 0 ? set.name : fmt::format("{} on {} SM{}", set.name, set.sms, set.sms == 1 ? "" : "s");
@@ -584,7 +447,7 @@ std::vector<CheckSet> check_sets(const Version& version, const Configuration& co
     limit_queries(sets, version.most_queries);
     add_decoding(sets, version, configuration);
   }
-  if (version.kind == ProblemKind::backward) add_backward(sets, configuration);
+  if (version.kind == ProblemKind::backward) add_backward(sets, version.solves, configuration);
   sets.push_back(
       {.name = "the requested problem", .problem = problem, .row_tile = row_tile(problem, configuration.block_q)});
   return sets;

@@ -101,7 +101,6 @@ DeviceProblem::DeviceProblem(const Version& version, const std::vector<const Con
     inputs_.emplace_back(inputs.buffers.size() == 1 ? "packed Q, K, V" : names[i], bits.bytes());
     inputs_.back().upload(bits);
   }
-  const std::int64_t O_bytes = output_size(problem) * 2;
   if (inputs.gradients) {
     const GradientInputs& given = *inputs.gradients;
     HostBuffer log_sum_exp(std::ssize(given.log_sum_exp) * 2);
@@ -111,12 +110,10 @@ DeviceProblem::DeviceProblem(const Version& version, const std::vector<const Con
       gradient_inputs_.emplace_back(name, bits->bytes());
       gradient_inputs_.back().upload(*bits);
     }
-    const std::int64_t kv_bytes = problem.batch * problem.seq_len_kv * num_kv_heads(problem) * problem.head_dim * 2;
-    outputs_.emplace_back("dQ", O_bytes);
-    outputs_.emplace_back("dK", kv_bytes);
-    outputs_.emplace_back("dV", kv_bytes);
+    for (std::size_t i = 0; i < kGradientNames.size(); ++i)
+      outputs_.emplace_back(std::string(kGradientNames[i]), output_size(problem_of_gradient(problem, i)) * 2);
   } else {
-    outputs_.emplace_back("O", O_bytes);
+    outputs_.emplace_back("O", output_size(problem) * 2);
   }
   std::size_t workspace_bytes = 0;
   for (const Configuration* configuration : configurations) {
@@ -156,11 +153,13 @@ DeviceProblem::DeviceProblem(const Version& version, const std::vector<const Con
   static_cast<ExtendedArgs&>(args_) =
       launch_args(problem, tensors, inputs.scale(), workspace_ ? workspace_->data() : nullptr);
   if (!inputs.gradients) return;
-  const TensorLayout of_keys = contiguous_layout(problem.seq_len_kv, num_kv_heads(problem), problem.head_dim);
+  const auto gradient = [&](std::size_t which) {
+    return device_tensor(outputs_[which], output_layout(problem_of_gradient(problem, which)), 2);
+  };
   args_.gradients = {.dO = device_tensor(gradient_inputs_[0], inputs.gradients->dO_layout, 2),
-                     .dQ = device_tensor(outputs_[0], output_layout(problem), 2),
-                     .dK = device_tensor(outputs_[1], of_keys, 2),
-                     .dV = device_tensor(outputs_[2], of_keys, 2),
+                     .dQ = gradient(0),
+                     .dK = gradient(1),
+                     .dV = gradient(2),
                      .log_sum_exp = reinterpret_cast<const float*>(gradient_inputs_[2].data())};
 }
 

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <functional>
+#include <limits>
 #include <numeric>
 #include <span>
 #include <stdexcept>
@@ -49,12 +50,13 @@ HostBuffer draw_dO(const AttentionProblem& problem, const TensorLayout& layout, 
                    int threads) {
   AttentionProblem like_Q = problem;
   like_Q.seq_len_kv = 1;
+  like_Q.lengths_kv.assign(problem.lengths_kv.size(), 1);
   const Inputs drawn =
       make_inputs(like_Q, Distribution::normal, Packing::separate, hash(seed, 0x644f, 0, 0), {}, threads);
   HostBuffer dO(output_size(problem));
   const auto multiply = [&](std::int64_t work) {
     const std::int64_t batch = work / problem.heads, head = work % problem.heads;
-    for (std::int64_t row = 0; row < problem.seq_len; ++row) {
+    for (std::int64_t row = 0; row < num_rows(problem, batch); ++row) {
       const std::uint16_t* from = drawn.Q_row(batch, head, row);
       std::uint16_t* to = dO.data() + layout.row(batch, head, row);
       for (std::int64_t d = 0; d < problem.head_dim; ++d)
@@ -154,28 +156,29 @@ void add_gradients(GradientRows<T>& sum, const Side& side, std::span<const std::
 }
 
 // A reference whose rows are not computed yet.
-Reference empty_reference(const AttentionProblem& problem, std::int64_t num_rows, std::int64_t row_tile,
+Reference empty_reference(const AttentionProblem& problem, std::size_t which, std::int64_t row_tile,
                           std::uint64_t seed) {
   Reference reference;
-  reference.problem = problem;
-  reference.problem.seq_len = num_rows;
-  reference.rows = {.seq_len = num_rows, .tile = row_tile, .seed = seed};
-  reference.output.resize(problem.batch * problem.heads * reference.rows.count() * problem.head_dim);
-  reference.bound.resize(problem.batch * problem.heads);
+  reference.problem = problem_of_gradient(problem, which);
+  const AttentionProblem& of = reference.problem;
+  reference.rows = {.seq_len = of.seq_len, .tile = row_tile, .seed = seed};
+  reference.output.resize(of.batch * of.heads * reference.rows.count() * of.head_dim);
+  reference.bound.resize(of.batch * of.heads);
   return reference;
 }
 
-// D of base, in fp32 from the rounded O: [batch][heads][seq_len].
+// D of base, in fp32 from the rounded O, by log_sum_exp_layout().
 std::vector<float> make_base_D(const AttentionProblem& problem, const GradientInputs& given, int threads) {
-  const std::int64_t heads = problem.heads, seq_len = problem.seq_len, head_dim = problem.head_dim;
+  const std::int64_t heads = problem.heads, head_dim = problem.head_dim;
+  const TensorLayout layout = log_sum_exp_layout(problem);
   std::vector<float> D(given.exact_D.size());
   const auto add = [&](std::int64_t work) {
     const std::int64_t batch = work / heads, head = work % heads;
     std::vector<float> O(head_dim), dO(head_dim);
-    for (std::int64_t row = 0; row < seq_len; ++row) {
+    for (std::int64_t row = 0; row < num_queries(problem, batch); ++row) {
       elements_to_float(problem.dtype, given.O.data() + given.O_layout.row(batch, head, row), head_dim, O.data());
       elements_to_float(problem.dtype, given.dO.data() + given.dO_layout.row(batch, head, row), head_dim, dO.data());
-      D[work * seq_len + row] = std::inner_product(O.begin(), O.end(), dO.begin(), 0.0f);
+      D[layout.row(batch, head, row)] = std::inner_product(O.begin(), O.end(), dO.begin(), 0.0f);
     }
   };
   parallel_for(problem.batch * heads, add, {}, threads);
@@ -208,7 +211,7 @@ Largest keep(Reference& reference, std::int64_t batch, std::int64_t head, std::i
 
 std::int64_t groups_of(const Reference& reference) { return (reference.rows.count() + kRows - 1) / kRows; }
 
-// Adds the gradients of some rows that depend on one head of Q. `visible` is that of each query.
+// Adds the gradients of some rows that depend on one head of Q, none of which is padding. `visible` is that of each query.
 void add_head(GradientRows<double>& exact, GradientRows<float>& base, const Inputs& inputs,
               std::span<const KeyRange> visible, const std::vector<float>& base_D, bool rows_are_queries,
               std::int64_t batch, std::int64_t head, std::span<const std::int64_t> rows) {
@@ -219,7 +222,7 @@ void add_head(GradientRows<double>& exact, GradientRows<float>& base, const Inpu
   const Row V_row = [&](std::int64_t row) { return inputs.V_row(batch, head, row); };
   const Row dO_row = [&](std::int64_t row) { return given.dO.data() + given.dO_layout.row(batch, head, row); };
   const Side side{.rows_are_queries = rows_are_queries,
-                  .num_columns = rows_are_queries ? problem.seq_len_kv : problem.seq_len,
+                  .num_columns = rows_are_queries ? num_keys(problem, batch) : num_queries(problem, batch),
                   .head_dim = problem.head_dim,
                   .dtype = problem.dtype,
                   .scale = inputs.scale(),
@@ -228,10 +231,10 @@ void add_head(GradientRows<double>& exact, GradientRows<float>& base, const Inpu
                   .A = rows_are_queries ? K_row : Q_row,
                   .B = rows_are_queries ? V_row : dO_row,
                   .visible = visible};
-  const std::int64_t row_of_head = (batch * problem.heads + head) * problem.seq_len;
-  add_gradients<double>(exact, side, rows, &given.exact_log_sum_exp[row_of_head], &given.exact_D[row_of_head],
+  const std::int64_t of_head = log_sum_exp_layout(problem).row(batch, head, 0);
+  add_gradients<double>(exact, side, rows, given.exact_log_sum_exp.data() + of_head, given.exact_D.data() + of_head,
                         [](double x) { return x; });
-  add_gradients<float>(base, side, rows, &given.log_sum_exp[row_of_head], &base_D[row_of_head],
+  add_gradients<float>(base, side, rows, given.log_sum_exp.data() + of_head, base_D.data() + of_head,
                        [&](float x) { return element_to_float(problem.dtype, element_from_float(problem.dtype, x)); });
 }
 
@@ -254,38 +257,44 @@ std::shared_ptr<GradientInputs> without_O(const AttentionProblem& problem, HostB
   others.causal = false;
   others.window_left = others.window_right = kNoWindow;
   others.kv_heads = 0;
-  if (!is_plain(others)) throw std::logic_error("of all extensions, gradients know only masks and kv_heads");
+  others.lengths = others.lengths_kv = {};
+  others.packed = false;
+  if (!is_plain(others))
+    throw std::logic_error("of all extensions, gradients know only masks, kv_heads, lengths and packed");
   auto result = std::make_shared<GradientInputs>();
   result->dO = std::move(dO);
   result->dO_layout = std::move(dO_layout);
   result->O_layout = output_layout(problem);
   result->O = HostBuffer(output_size(problem));
-  const std::int64_t num_rows = problem.batch * problem.heads * problem.seq_len;
-  result->log_sum_exp.resize(num_rows);
-  result->exact_log_sum_exp.resize(num_rows);
-  result->exact_D.resize(num_rows);
+  const std::int64_t rows = total_rows(problem) * problem.heads;
+  result->log_sum_exp.resize(rows);
+  result->exact_log_sum_exp.resize(rows);
+  result->exact_D.resize(rows);
   return result;
 }
 
 // O, L and D.
 void compute_O(GradientInputs& result, const Inputs& inputs, const Progress& progress, int threads) {
   const AttentionProblem& problem = inputs.problem;
-  const std::int64_t heads = problem.heads, seq_len = problem.seq_len, head_dim = problem.head_dim;
-  const std::int64_t groups = (seq_len + kRows - 1) / kRows;
+  const std::int64_t heads = problem.heads, head_dim = problem.head_dim;
+  const std::int64_t groups = (problem.seq_len + kRows - 1) / kRows;
+  const TensorLayout layout = log_sum_exp_layout(problem);
+  const std::uint16_t padding = element_from_float(problem.dtype, std::numeric_limits<float>::quiet_NaN());
   const auto attend = [&](std::int64_t work) {
     const std::int64_t batch = work / groups / heads, head = work / groups % heads, first = work % groups * kRows;
-    std::vector<std::int64_t> rows(std::min(kRows, seq_len - first));
+    std::vector<std::int64_t> rows(std::clamp<std::int64_t>(num_rows(problem, batch) - first, 0, kRows));
     std::iota(rows.begin(), rows.end(), first);
     const AttendedRows attended = attend_rows(inputs, batch, head, rows, /*with_base=*/false);
     for (std::int64_t r = 0; r < std::ssize(rows); ++r) {
-      const std::int64_t row = (batch * heads + head) * seq_len + rows[r];
+      const std::int64_t row = layout.row(batch, head, rows[r]);
       const std::uint16_t* dO = result.dO.data() + result.dO_layout.row(batch, head, rows[r]);
       std::uint16_t* O = result.O.data() + result.O_layout.row(batch, head, rows[r]);
+      const bool is_padding = rows[r] >= num_queries(problem, batch);
       double D = 0;
       for (std::int64_t d = 0; d < head_dim; ++d) {
         const double exact = attended.exact[r * head_dim + d];
-        O[d] = element_from_float(problem.dtype, static_cast<float>(exact));
-        D += element_to_float(problem.dtype, dO[d]) * exact;
+        O[d] = is_padding ? padding : element_from_float(problem.dtype, static_cast<float>(exact));
+        if (!is_padding) D += element_to_float(problem.dtype, dO[d]) * exact;
       }
       result.exact_D[row] = D;
       result.exact_log_sum_exp[row] = attended.exact_log_sum_exp[r];
@@ -305,7 +314,7 @@ std::shared_ptr<const GradientInputs> make_gradient_inputs(const Inputs& inputs,
   TensorLayout dO_layout = output_layout(problem);
   if (packing == Packing::with_gaps) {
     dO_layout.row_stride = problem.head_dim;
-    dO_layout.head_stride = problem.seq_len * problem.head_dim;
+    dO_layout.head_stride = (problem.packed ? total_rows(problem) : problem.seq_len) * problem.head_dim;
   }
   HostBuffer dO = draw_dO(problem, dO_layout, factor_of(output_gradient), seed, threads);
   const auto result = without_O(problem, std::move(dO), std::move(dO_layout));
@@ -334,18 +343,25 @@ std::optional<std::string> find_changed_input(const GradientInputs& before, cons
   return std::nullopt;
 }
 
+AttentionProblem problem_of_gradient(const AttentionProblem& problem, std::size_t which) {
+  AttentionProblem of = problem;
+  if (kGradientNames[which] == "dQ") return of;
+  of.heads = num_kv_heads(problem);
+  of.kv_heads = 0;
+  std::swap(of.seq_len, of.seq_len_kv);
+  std::swap(of.lengths, of.lengths_kv);
+  return of;
+}
+
 std::array<Reference, 3> make_gradient_references(const Inputs& inputs, std::int64_t row_tile, std::uint64_t seed,
                                                   const std::filesystem::path& cache, const Progress& progress,
                                                   int threads) {
   const AttentionProblem& problem = inputs.problem;
   const GradientInputs& given = *inputs.gradients;
-  const std::int64_t heads = problem.heads, kv_heads = num_kv_heads(problem), seq_len = problem.seq_len;
-  AttentionProblem of_keys = problem;
-  of_keys.heads = kv_heads;
-  of_keys.kv_heads = 0;
-  std::array<Reference, 3> references{empty_reference(problem, seq_len, row_tile, seed),
-                                      empty_reference(of_keys, problem.seq_len_kv, row_tile, seed),
-                                      empty_reference(of_keys, problem.seq_len_kv, row_tile, seed)};
+  const std::int64_t heads = problem.heads, kv_heads = num_kv_heads(problem);
+  std::array<Reference, 3> references{empty_reference(problem, 0, row_tile, seed),
+                                      empty_reference(problem, 1, row_tile, seed),
+                                      empty_reference(problem, 2, row_tile, seed)};
   Reference &dQ = references[0], &dK = references[1], &dV = references[2];
   std::vector<std::span<std::byte>> cached;
   for (Reference& reference : references)
@@ -354,8 +370,10 @@ std::array<Reference, 3> make_gradient_references(const Inputs& inputs, std::int
   if (read_cached(cache, cached)) return references;
 
   const std::vector<float> base_D = make_base_D(problem, given, threads);
-  std::vector<KeyRange> visible;  // the same in each batch entry, since there are no lengths
-  for (std::int64_t query = 0; query < seq_len; ++query) visible.push_back(visible_keys(problem, 0, query));
+  std::vector<std::vector<KeyRange>> visible(problem.batch);  // to each query of a batch entry
+  for (std::int64_t batch = 0; batch < problem.batch; ++batch)
+    for (std::int64_t query = 0; query < num_queries(problem, batch); ++query)
+      visible[batch].push_back(visible_keys(problem, batch, query));
 
   // Work is a group of rows of dQ, or of dK and dV; those are sums over the heads of Q that share a head of K and V.
   const std::int64_t work_of_dQ = problem.batch * heads * groups_of(dQ);
@@ -375,8 +393,10 @@ std::array<Reference, 3> make_gradient_references(const Inputs& inputs, std::int
     GradientRows<double> exact(size);
     GradientRows<float> base(size);
     const std::int64_t sharing = rows_are_queries ? 1 : heads / kv_heads;
-    for (std::int64_t i = 0; i < sharing; ++i)
-      add_head(exact, base, inputs, visible, base_D, rows_are_queries, batch, head * sharing + i, rows);
+    const auto padding = std::ranges::lower_bound(rows, num_queries(reference.problem, batch));
+    const std::span others(rows.begin(), padding);
+    for (std::int64_t i = 0; i < sharing && !others.empty(); ++i)
+      add_head(exact, base, inputs, visible[batch], base_D, rows_are_queries, batch, head * sharing + i, others);
     for (double& x : exact.of_a) x *= inputs.scale();
     for (float& x : base.of_a) x *= inputs.scale();
     if (rows_are_queries) {

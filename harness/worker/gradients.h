@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -30,15 +31,15 @@ enum class OutputGradient {
 struct GradientInputs {
   HostBuffer dO, O;
   TensorLayout dO_layout, O_layout;
-  std::vector<float> log_sum_exp;  // [batch][heads][seq_len]
-  // The same in float64, and D = rowsum(dO ∘ O): what the reference uses. [batch][heads][seq_len]
+  std::vector<float> log_sum_exp;  // by log_sum_exp_layout(): -inf for padding and for a row that sees no key
+  // The same in float64, and D = rowsum(dO ∘ O), 0 for padding: what the reference uses.
   std::vector<double> exact_log_sum_exp, exact_D;
 };
 
 /// The inputs of a backward problem whose Q, K and V are `inputs`. If they have gaps, dO has the layout
-/// [batch, heads, seq_len, head_dim], so that no other tensor has its strides. Throws std::logic_error for a problem with
-/// other extensions than masks and kv_heads. `cache` is a file that keeps O, L and D, and is read instead if it exists; empty:
-/// none. Work: 2 · head_dim multiplications per score, in float64.
+/// [batch, heads, seq_len, head_dim], so that no other tensor has its strides. Padding of dO and O is NaN. Throws std::logic_error
+/// for a problem with other extensions than masks, kv_heads, lengths and packed. `cache` is a file that keeps O, L and D, and is
+/// read instead if it exists; empty: none. Work: 2 · head_dim multiplications per score, in float64.
 std::shared_ptr<const GradientInputs> make_gradient_inputs(const Inputs& inputs, Packing packing,
                                                            OutputGradient output_gradient, std::uint64_t seed,
                                                            const std::filesystem::path& cache = {},
@@ -50,11 +51,14 @@ std::shared_ptr<GradientInputs> complete_gradient_inputs(const Inputs& inputs, H
 
 constexpr std::array<std::string_view, 3> kGradientNames = {"dQ", "dK", "dV"};
 
+/// A problem whose O has the shape of a gradient, whose rows are its queries: `which` is in the order of kGradientNames.
+AttentionProblem problem_of_gradient(const AttentionProblem& problem, std::size_t which);
+
 /// The first of dO, O and L that a launch has changed. `after` holds DeviceProblem::gradient_inputs().
 std::optional<std::string> find_changed_input(const GradientInputs& before, const std::vector<HostBuffer>& after);
 
-/// dQ, dK and dV in float64, by the formulas of common/gradients.h, for selected rows of each. `problem.seq_len` of a Reference
-/// is the number of its tensor's rows. The bound is 2 · max|base - gradient| + one ulp of the type at max|gradient|,
+/// dQ, dK and dV in float64, by the formulas of common/gradients.h, for selected rows of each. `problem` of a Reference is
+/// problem_of_gradient(). The rows of padding, and those of keys that no query sees, are 0. The bound is 2 · max|base - gradient| + one ulp of the type at max|gradient|,
 /// per (batch, head), where base is in fp32, takes D from dO and the rounded O, rounds P and dS to the input type before
 /// they are multiplied, and rounds the result. Where a query does not see a key, P and dS are 0. dK and dV have kv_heads heads,
 /// and are sums over the heads of Q that share one. Neither has a log-sum-exp. `cache` is as for make_gradient_inputs(). Work:

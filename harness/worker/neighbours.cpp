@@ -4,10 +4,31 @@
 
 #include <algorithm>
 #include <limits>
+#include <memory>
 
 #include "problem/problem.h"
+#include "worker/gradients.h"
 
 namespace flash_ladder {
+namespace {
+
+// A copy of the gradients' inputs that can be changed.
+std::shared_ptr<GradientInputs> copy_of(const GradientInputs& from) {
+  const auto copied = [](const HostBuffer& buffer) {
+    HostBuffer copy(buffer.size());
+    std::copy_n(buffer.data(), buffer.size(), copy.data());
+    return copy;
+  };
+  return std::make_shared<GradientInputs>(GradientInputs{.dO = copied(from.dO),
+                                                         .O = copied(from.O),
+                                                         .dO_layout = from.dO_layout,
+                                                         .O_layout = from.O_layout,
+                                                         .log_sum_exp = from.log_sum_exp,
+                                                         .exact_log_sum_exp = from.exact_log_sum_exp,
+                                                         .exact_D = from.exact_D});
+}
+
+}  // namespace
 
 void spoil_every_other(Inputs& inputs, std::int64_t first) {
   const AttentionProblem& problem = inputs.problem;
@@ -26,6 +47,18 @@ void spoil_every_other(Inputs& inputs, std::int64_t first) {
       for (std::int64_t head = 0; head < heads; ++head)
         for (std::int64_t row = 0; row < rows_of(problem, batch); ++row)
           std::fill_n(buffer.data() + layout.row(batch, head, row), head_dim, nan);
+  if (!inputs.gradients) return;
+  const std::shared_ptr<GradientInputs> gradients = copy_of(*inputs.gradients);
+  const TensorLayout of_L = log_sum_exp_layout(problem);
+  const std::int64_t head_dim_v = value_head_dim(problem);
+  for (std::int64_t batch = first; batch < problem.batch; batch += 2)
+    for (std::int64_t head = 0; head < problem.heads; ++head)
+      for (std::int64_t row = 0; row < num_rows(problem, batch); ++row) {
+        std::fill_n(gradients->dO.data() + gradients->dO_layout.row(batch, head, row), head_dim_v, nan);
+        std::fill_n(gradients->O.data() + gradients->O_layout.row(batch, head, row), head_dim_v, nan);
+        gradients->log_sum_exp[of_L.row(batch, head, row)] = std::numeric_limits<float>::quiet_NaN();
+      }
+  inputs.gradients = gradients;
 }
 
 std::optional<std::string> find_influence(const AttentionProblem& problem, const HostBuffer& output,
@@ -46,6 +79,17 @@ std::optional<std::string> find_influence(const AttentionProblem& problem, const
             element_to_float(problem.dtype, b[column]));
       }
   return std::nullopt;
+}
+
+void restore_spoilt(const AttentionProblem& problem, HostBuffer& beside_nan, const HostBuffer& output,
+                    std::int64_t first) {
+  const TensorLayout layout = output_layout(problem);
+  for (std::int64_t batch = first; batch < problem.batch; batch += 2)
+    for (std::int64_t head = 0; head < problem.heads; ++head)
+      for (std::int64_t row = 0; row < num_rows(problem, batch); ++row) {
+        const std::int64_t at = layout.row(batch, head, row);
+        std::copy_n(output.data() + at, value_head_dim(problem), beside_nan.data() + at);
+      }
 }
 
 }  // namespace flash_ladder

@@ -178,19 +178,29 @@ void count(Result& result, const Launch& launch) {
   result.traces = std::move(observation.traces);
 }
 
-// Whether a packed sequence is the same with NaN in its neighbours.
+// Whether a packed sequence is the same with NaN in its neighbours. Gradients may differ in the last bits, but must be right.
 std::optional<std::string> find_influence_of_neighbours(const Inputs& inputs, const CheckSet& set,
                                                         const Version& version, const Configuration& configuration,
-                                                        const Request& request, const HostBuffer& output) {
+                                                        const Request& request, const std::vector<Expected>& expected,
+                                                        const std::vector<HostBuffer>& outputs) {
   for (const std::int64_t first : {0, 1}) {
     Inputs spoilt = make_inputs(inputs.problem, set.distribution, set.packing, request.seed);
+    spoilt.gradients = inputs.gradients;
     spoil_every_other(spoilt, first);
     DeviceProblem problem(version, {&configuration}, spoilt);
     const Stream stream;
     problem.poison(stream);
     problem.launch(configuration, stream);
     problem.wait();
-    if (auto influence = find_influence(inputs.problem, output, problem.output(), first)) return influence;
+    std::vector<HostBuffer> beside_nan = problem.outputs();
+    if (!inputs.gradients) {
+      if (auto influence = find_influence(inputs.problem, outputs.front(), beside_nan.front(), first)) return influence;
+      continue;
+    }
+    for (std::size_t i = 0; i < beside_nan.size(); ++i)
+      restore_spoilt(expected[i].reference.problem, beside_nan[i], outputs[i], first);
+    const Verdict verdict = check_outputs(inputs, expected, beside_nan, configuration);
+    if (!verdict.correct()) return "a packed sequence changes when its neighbours become NaN: " + verdict.reason;
   }
   return std::nullopt;
 }
@@ -244,8 +254,8 @@ Verdict check_set(const CheckSet& set, const Inputs& inputs, DeviceProblem& prob
       verdict.reason = "the second time without the log-sum-exp, " + *other;
   }
   if (verdict.correct() && set.problem.packed && set.row_tile == 1)  // not a large problem
-    verdict.reason =
-        find_influence_of_neighbours(inputs, set, version, configuration, request, first_outputs.front()).value_or("");
+    verdict.reason = find_influence_of_neighbours(inputs, set, version, configuration, request, expected, first_outputs)
+                         .value_or("");
   return verdict;
 }
 
@@ -267,17 +277,21 @@ void add_verdict(Result& result, const CheckSet& set, const Verdict& verdict) {
 }
 
 // The field for which --debug and diagnoses have no probes: they compute scores as Q K^T times the scale, keep all weights, and take
-// every batch entry to have rows of its own. nullptr: the problem has none.
-const char* field_without_probes(const AttentionProblem& problem) {
-  return problem.packed          ? "packed"
-         : problem.page_size > 0 ? "page_size"
-         : problem.append        ? "append"
-         : problem.fp8_cache     ? "fp8_cache"
-         : problem.softcap != 0  ? "softcap"
-         : problem.alibi         ? "alibi"
-         : problem.sinks         ? "sinks"
-         : problem.dropout_p > 0 ? "dropout_p"
-                                 : nullptr;
+// every batch entry to have rows of its own; those of gradients, as many rows as the others. nullptr: the problem has none.
+const char* field_without_probes(ProblemKind kind, const AttentionProblem& problem) {
+  const bool of_gradients = kind == ProblemKind::backward;
+  return problem.packed                                ? "packed"
+         : of_gradients && !problem.lengths.empty()    ? "lengths"
+         : of_gradients && !problem.lengths_kv.empty() ? "lengths_kv"
+         : of_gradients && problem.head_dim_v != 0     ? "head_dim_v"
+         : problem.page_size > 0                       ? "page_size"
+         : problem.append                              ? "append"
+         : problem.fp8_cache                           ? "fp8_cache"
+         : problem.softcap != 0                        ? "softcap"
+         : problem.alibi                               ? "alibi"
+         : problem.sinks                               ? "sinks"
+         : problem.dropout_p > 0                       ? "dropout_p"
+                                                       : nullptr;
 }
 
 Tiling tiling_of(const Configuration& configuration) {
@@ -362,7 +376,8 @@ Diagnosis diagnose_gradients_of(const CheckSet& set, const Checked& checked, con
   std::vector<CheckedSet> sets;
   for (const auto& [other, right] : checked.sets) sets.push_back({.name = full_name(other), .right = right});
   const std::array references{expected[0].reference, expected[1].reference, expected[2].reference};
-  return diagnose_gradients({inputs, set.distribution, references, *outputs}, sets, tiling_of(configuration), examine,
+  return diagnose_gradients({inputs, set.distribution, references, *outputs}, sets, tiling_of(configuration),
+                            field_without_probes(version.kind, set.problem) == nullptr ? examine : ExamineGradients{},
                             events.reporter("diagnose " + set.name));
 }
 
@@ -436,11 +451,11 @@ Result run(const Request& request, EventWriter& events) {
   }
   if (!request.trace.empty()) write_trace(request.trace, result);
   const bool has_findings = add_findings(result);
-  // The probes of a diagnosis use numbers that e4m3 cannot represent.
-  if (!checked.first_wrong || request.stop_when_wrong || request.problem.dtype == Dtype::e4m3 ||
-      field_without_probes(checked.first_wrong->problem))
-    return result;
-  const auto diagnose_it = version.kind == ProblemKind::backward ? diagnose_gradients_of : diagnose_set;
+  // The probes of a diagnosis use numbers that e4m3 cannot represent. Known mistakes of gradients can be told without probes.
+  if (!checked.first_wrong || request.stop_when_wrong || request.problem.dtype == Dtype::e4m3) return result;
+  const bool has_gradients = version.kind == ProblemKind::backward;
+  if (!has_gradients && field_without_probes(version.kind, checked.first_wrong->problem)) return result;
+  const auto diagnose_it = has_gradients ? diagnose_gradients_of : diagnose_set;
   Diagnosis diagnosis = diagnose_it(*checked.first_wrong, checked, version, configuration, request, events);
   if (!diagnosis.sentences.empty()) result.diagnosis = std::move(diagnosis);
   Result again;  // findings with other inputs are most likely the same as before
@@ -455,7 +470,7 @@ std::variant<DebugReport, GradientReport> debug(const Request& request, EventWri
   refuse_if(why_impossible(problem));
   if (problem.dtype == Dtype::e4m3)
     throw UsageError("e4m3 cannot represent the numbers that --debug probes with; choose --dtype fp16 or bf16");
-  if (const char* field = field_without_probes(problem))
+  if (const char* field = field_without_probes(version.kind, problem))
     throw UsageError(fmt::format("--debug does not show problems with {0}; leave {0} out", flag_of(field)));
   const auto check_range = [](const char* flag, const std::optional<std::int64_t>& value, std::int64_t size) {
     if (value && (*value < 0 || *value >= size))

@@ -77,4 +77,9 @@ std::int64_t output_size(const AttentionProblem& problem) {
   return total_rows(problem) * problem.heads * value_head_dim(problem);
 }
 
+TensorLayout log_sum_exp_layout(const AttentionProblem& problem) {
+  if (problem.packed) return {.row_stride = 1, .head_stride = total_rows(problem), .first_rows = first_rows(problem)};
+  return {.batch_stride = problem.heads * problem.seq_len, .row_stride = 1, .head_stride = problem.seq_len};
+}
+
 }  // namespace flash_ladder

@@ -93,5 +93,7 @@ TensorLayout contiguous_layout(std::int64_t rows, std::int64_t heads, std::int64
 /// The layout and the number of elements of O.
 TensorLayout output_layout(const AttentionProblem& problem);
 std::int64_t output_size(const AttentionProblem& problem);
+/// The layout of one number for each row of O, as the log-sum-exp: [batch][heads][seq_len], or [heads][total] if packed.
+TensorLayout log_sum_exp_layout(const AttentionProblem& problem);
 
 }  // namespace flash_ladder

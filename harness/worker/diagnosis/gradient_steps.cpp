@@ -449,6 +449,26 @@ AttentionProblem few_tiles(const AttentionProblem& problem, const Tiling& tiling
   return few;
 }
 
+// What a smaller problem of the same kind shows.
+void add_experiments(Diagnosis& diagnosis, const WrongGradients& wrong, const Tiling& tiling,
+                     const ExamineGradients& examine, const Progress& progress) {
+  auto& sentences = diagnosis.sentences;
+  const AttentionProblem few = few_tiles(wrong.inputs.problem, tiling);
+  const GradientReport seen = debug_gradients(few, wrong.distribution, 0, tiling, {}, examine, progress);
+  if (seen.diagnosis && seen.first_step) {
+    const auto& more = seen.diagnosis->sentences;
+    sentences.insert(sentences.begin() + !diagnosis.suggests.empty(), more[!seen.diagnosis->suggests.empty()]);
+    diagnosis.experiments = seen.diagnosis->experiments;
+    for (const char* of : {"queries", "keys"})
+      if (const auto start = describe_start(seen.cuts, of)) sentences.push_back(*start);
+  } else if (seen.right()) {
+    sentences.push_back(fmt::format(
+        "The gradients of a smaller problem ({}), with each tensor in a buffer of its own, are right: suggests "
+        "something that depends on the sizes of the problem, or on its strides.",
+        describe(few)));
+  }
+}
+
 }  // namespace
 
 GradientReport debug_gradients(const AttentionProblem& problem, Distribution data, std::uint64_t seed,
@@ -465,21 +485,8 @@ Diagnosis diagnose_gradients(const WrongGradients& wrong, const std::vector<Chec
         "Launched once more with the same inputs, it was right: the output changes from launch to launch, as with a race.");
     return diagnosis;
   }
-  const AttentionProblem few = few_tiles(wrong.inputs.problem, tiling);
-  const GradientReport seen = debug_gradients(few, wrong.distribution, 0, tiling, {}, examine, progress);
+  if (examine) add_experiments(diagnosis, wrong, tiling, examine, progress);
   auto& sentences = diagnosis.sentences;
-  if (seen.diagnosis && seen.first_step) {
-    const auto& more = seen.diagnosis->sentences;
-    sentences.insert(sentences.begin() + !diagnosis.suggests.empty(), more[!seen.diagnosis->suggests.empty()]);
-    diagnosis.experiments = seen.diagnosis->experiments;
-    for (const char* of : {"queries", "keys"})
-      if (const auto start = describe_start(seen.cuts, of)) sentences.push_back(*start);
-  } else if (seen.right()) {
-    sentences.push_back(fmt::format(
-        "The gradients of a smaller problem ({}), with each tensor in a buffer of its own, are right: suggests "
-        "something that depends on the sizes of the problem, or on its strides.",
-        describe(few)));
-  }
   std::vector<std::string> right, not_right;
   for (const CheckedSet& set : sets) (set.right ? right : not_right).push_back(set.name);
   if (sets.size() > 1 && right.empty()) sentences.push_back("All input sets are wrong.");

@@ -37,7 +37,8 @@ struct WrongGradients {
   const std::vector<HostBuffer>& outputs;
 };
 
-/// As diagnose() for gradients. Launches a problem of a few tiles of the same kind about 20 times.
+/// As diagnose() for gradients. Launches a problem of a few tiles of the same kind about 20 times; without a function to launch
+/// it, judges only the gradients that are given.
 Diagnosis diagnose_gradients(const WrongGradients& wrong, const std::vector<CheckedSet>& sets, const Tiling& tiling,
                              const ExamineGradients& examine, const Progress& progress = {});
 
