@@ -13,6 +13,7 @@
 #include "problem/problem.h"
 #include "worker/reference_cache.h"
 #include "worker/row_times_matrix.h"
+#include "worker/score_change.h"
 
 namespace flash_ladder {
 namespace {
@@ -51,6 +52,8 @@ HostBuffer draw_dO(const AttentionProblem& problem, const TensorLayout& layout, 
   AttentionProblem like_Q = problem;
   like_Q.seq_len_kv = 1;
   like_Q.lengths_kv.assign(problem.lengths_kv.size(), 1);
+  like_Q.head_dim = value_head_dim(problem);
+  like_Q.head_dim_v = 0;
   const Inputs drawn =
       make_inputs(like_Q, Distribution::normal, Packing::separate, hash(seed, 0x644f, 0, 0), {}, threads);
   HostBuffer dO(output_size(problem));
@@ -59,7 +62,7 @@ HostBuffer draw_dO(const AttentionProblem& problem, const TensorLayout& layout, 
     for (std::int64_t row = 0; row < num_rows(problem, batch); ++row) {
       const std::uint16_t* from = drawn.Q_row(batch, head, row);
       std::uint16_t* to = dO.data() + layout.row(batch, head, row);
-      for (std::int64_t d = 0; d < problem.head_dim; ++d)
+      for (std::int64_t d = 0; d < like_Q.head_dim; ++d)
         to[d] = element_from_float(problem.dtype, factor * element_to_float(problem.dtype, from[d]));
     }
   };
@@ -73,10 +76,10 @@ using Row = std::function<const std::uint16_t*(std::int64_t row)>;
 // One head seen from one side. From the side of the queries, a row is a query and a column is a key; from the side of the
 // keys, all matrices are transposed.
 struct Side {
+  const Inputs& inputs;
+  std::int64_t batch, head;  // of Q
   bool rows_are_queries;
-  std::int64_t num_columns, head_dim;
-  Dtype dtype;
-  float scale;
+  std::int64_t num_columns;
   Row a, b;                           // of a row: Q and dO, or K and V
   Row A, B;                           // of a column: K and V, or Q and dO
   std::span<const KeyRange> visible;  // of each query
@@ -92,28 +95,62 @@ struct Side {
 // multiplied by the scale.
 template <typename T>
 struct GradientRows {
-  explicit GradientRows(std::int64_t size) : of_a(size), of_b(size) {}
+  GradientRows(std::int64_t rows, const AttentionProblem& problem)
+      : of_a(rows * padded_dim(problem.head_dim)), of_b(rows * padded_dim(value_head_dim(problem))) {}
 
-  std::vector<T> of_a, of_b;  // [rows][padded head_dim]: dQ and nothing, or dK and dV
+  std::vector<T> of_a, of_b;  // [rows][padded head_dim, or that of V]: dQ and nothing, or dK and dV
+};
+
+// The operands of one side in one arithmetic: some rows, and kColumns columns at a time.
+template <typename T>
+struct Operands {
+  Operands(const Side& side, std::span<const std::int64_t> rows)
+      : side(side),
+        head_dim(side.inputs.problem.head_dim),
+        head_dim_v(value_head_dim(side.inputs.problem)),
+        padded(padded_dim(head_dim)),
+        padded_v(padded_dim(head_dim_v)),
+        a(rows.size() * padded),
+        b(rows.size() * padded_v),
+        A(kColumns * padded),
+        B(kColumns * padded_v),
+        A_transposed(padded * kColumns),
+        B_transposed(padded_v * kColumns),
+        converted(std::max(head_dim, head_dim_v)) {
+    for (std::int64_t r = 0; r < std::ssize(rows); ++r) {
+      convert(side.a(rows[r]), head_dim, &a[r * padded], 1);
+      convert(side.b(rows[r]), head_dim_v, &b[r * padded_v], 1);
+    }
+  }
+
+  void convert_columns(std::int64_t first, std::int64_t count) {
+    for (std::int64_t j = 0; j < count; ++j) {
+      convert(side.A(first + j), head_dim, &A[j * padded], 1);
+      convert(side.B(first + j), head_dim_v, &B[j * padded_v], 1);
+      convert(side.A(first + j), head_dim, &A_transposed[j], kColumns);
+      convert(side.B(first + j), head_dim_v, &B_transposed[j], kColumns);
+    }
+  }
+  void convert(const std::uint16_t* bits, std::int64_t count, T* to, std::int64_t stride) {
+    elements_to_float(side.inputs.problem.dtype, bits, count, converted.data());
+    for (std::int64_t d = 0; d < count; ++d) to[d * stride] = converted[d];
+  }
+
+  const Side& side;
+  std::int64_t head_dim, head_dim_v, padded, padded_v;  // padded ones have no tail
+  std::vector<T> a, b;                                  // [rows][padded] and [rows][padded_v]
+  std::vector<T> A, B;                                  // [kColumns][padded] and [kColumns][padded_v]
+  std::vector<T> A_transposed, B_transposed;
+  std::vector<float> converted;
 };
 
 // Adds those of one head. L and D are those of the queries, and `round` rounds P and dS.
 template <typename T, typename Round>
 void add_gradients(GradientRows<T>& sum, const Side& side, std::span<const std::int64_t> rows, const T* L, const T* D,
                    const Round& round) {
-  const std::int64_t count = std::ssize(rows), head_dim = side.head_dim, padded = padded_dim(head_dim);
-  std::vector<float> converted(head_dim);
-  const auto convert = [&](const std::uint16_t* bits, T* to, std::int64_t stride) {
-    elements_to_float(side.dtype, bits, head_dim, converted.data());
-    for (std::int64_t d = 0; d < head_dim; ++d) to[d * stride] = converted[d];
-  };
-  std::vector<T> a(count * padded), b(count * padded);
-  for (std::int64_t r = 0; r < count; ++r) {
-    convert(side.a(rows[r]), &a[r * padded], 1);
-    convert(side.b(rows[r]), &b[r * padded], 1);
-  }
-  std::vector<T> A(kColumns * padded), B(kColumns * padded), A_transposed(padded * kColumns),
-      B_transposed(padded * kColumns);
+  Operands<T> of(side, rows);
+  const ScoreChange<T> change(side.inputs, side.batch, side.head);
+  const DropoutMask mask(side.inputs.problem, side.batch, side.head);
   std::vector<T> P(kColumns), dS(kColumns);
   for (std::int64_t first = 0; first < side.num_columns; first += kColumns) {
     const std::int64_t columns = std::min(kColumns, side.num_columns - first);
@@ -123,34 +160,31 @@ void add_gradients(GradientRows<T>& sum, const Side& side, std::span<const std::
       return false;
     };
     if (std::ranges::none_of(rows, sees_a_column)) continue;
-    for (std::int64_t j = 0; j < columns; ++j) {
-      convert(side.A(first + j), &A[j * padded], 1);
-      convert(side.B(first + j), &B[j * padded], 1);
-      convert(side.A(first + j), &A_transposed[j], kColumns);
-      convert(side.B(first + j), &B_transposed[j], kColumns);
-    }
-    for (std::int64_t r = 0; r < count; ++r) {
-      // P holds S first, and dS holds dP.
+    of.convert_columns(first, columns);
+    for (std::int64_t r = 0; r < std::ssize(rows); ++r) {
+      // P holds Q Kᵀ first, and dS holds dO Vᵀ.
       std::ranges::fill(P, 0);
       std::ranges::fill(dS, 0);
       for (std::int64_t j = 0; j < kColumns; j += kRowTimesMatrixWidth) {
-        add_row_times_matrix(&P[j], &a[r * padded], &A_transposed[j], head_dim, kColumns);
-        add_row_times_matrix(&dS[j], &b[r * padded], &B_transposed[j], head_dim, kColumns);
+        add_row_times_matrix(&P[j], &of.a[r * of.padded], &of.A_transposed[j], of.head_dim, kColumns);
+        add_row_times_matrix(&dS[j], &of.b[r * of.padded_v], &of.B_transposed[j], of.head_dim_v, kColumns);
       }
       for (std::int64_t j = 0; j < columns; ++j) {
         if (!side.is_visible(rows[r], first + j)) {
           P[j] = dS[j] = 0;
           continue;
         }
-        const std::int64_t query = side.rows_are_queries ? rows[r] : first + j;
-        const T p = std::exp(P[j] * side.scale - L[query]);
-        P[j] = round(p);
-        dS[j] = round(p * (dS[j] - D[query]));
+        const std::int64_t query = side.rows_are_queries ? rows[r] : first + j,
+                           key = side.rows_are_queries ? first + j : rows[r];
+        const T product = P[j], p = std::exp(change(product, query, key) - L[query]);
+        const T kept = !mask.drops_any() ? 1 : mask.keeps(query, key) ? mask.template factor<T>() : 0;
+        P[j] = round(kept * p);
+        dS[j] = round(p * (kept * dS[j] - D[query]) * change.derivative(product));
       }
-      for (std::int64_t d = 0; d < padded; d += kRowTimesMatrixWidth) {
-        add_row_times_matrix(&sum.of_a[r * padded + d], dS.data(), &A[d], columns, padded);
-        if (!side.rows_are_queries) add_row_times_matrix(&sum.of_b[r * padded + d], P.data(), &B[d], columns, padded);
-      }
+      for (std::int64_t d = 0; d < of.padded; d += kRowTimesMatrixWidth)
+        add_row_times_matrix(&sum.of_a[r * of.padded + d], dS.data(), &of.A[d], columns, of.padded);
+      for (std::int64_t d = 0; d < of.padded_v && !side.rows_are_queries; d += kRowTimesMatrixWidth)
+        add_row_times_matrix(&sum.of_b[r * of.padded_v + d], P.data(), &of.B[d], columns, of.padded_v);
     }
   }
 }
@@ -169,15 +203,15 @@ Reference empty_reference(const AttentionProblem& problem, std::size_t which, st
 
 // D of base, in fp32 from the rounded O, by log_sum_exp_layout().
 std::vector<float> make_base_D(const AttentionProblem& problem, const GradientInputs& given, int threads) {
-  const std::int64_t heads = problem.heads, head_dim = problem.head_dim;
+  const std::int64_t heads = problem.heads, head_dim_v = value_head_dim(problem);
   const TensorLayout layout = log_sum_exp_layout(problem);
   std::vector<float> D(given.exact_D.size());
   const auto add = [&](std::int64_t work) {
     const std::int64_t batch = work / heads, head = work % heads;
-    std::vector<float> O(head_dim), dO(head_dim);
+    std::vector<float> O(head_dim_v), dO(head_dim_v);
     for (std::int64_t row = 0; row < num_queries(problem, batch); ++row) {
-      elements_to_float(problem.dtype, given.O.data() + given.O_layout.row(batch, head, row), head_dim, O.data());
-      elements_to_float(problem.dtype, given.dO.data() + given.dO_layout.row(batch, head, row), head_dim, dO.data());
+      elements_to_float(problem.dtype, given.O.data() + given.O_layout.row(batch, head, row), head_dim_v, O.data());
+      elements_to_float(problem.dtype, given.dO.data() + given.dO_layout.row(batch, head, row), head_dim_v, dO.data());
       D[layout.row(batch, head, row)] = std::inner_product(O.begin(), O.end(), dO.begin(), 0.0f);
     }
   };
@@ -221,11 +255,11 @@ void add_head(GradientRows<double>& exact, GradientRows<float>& base, const Inpu
   const Row K_row = [&](std::int64_t row) { return inputs.K_row(batch, head, row); };
   const Row V_row = [&](std::int64_t row) { return inputs.V_row(batch, head, row); };
   const Row dO_row = [&](std::int64_t row) { return given.dO.data() + given.dO_layout.row(batch, head, row); };
-  const Side side{.rows_are_queries = rows_are_queries,
+  const Side side{.inputs = inputs,
+                  .batch = batch,
+                  .head = head,
+                  .rows_are_queries = rows_are_queries,
                   .num_columns = rows_are_queries ? num_keys(problem, batch) : num_queries(problem, batch),
-                  .head_dim = problem.head_dim,
-                  .dtype = problem.dtype,
-                  .scale = inputs.scale(),
                   .a = rows_are_queries ? Q_row : K_row,
                   .b = rows_are_queries ? dO_row : V_row,
                   .A = rows_are_queries ? K_row : Q_row,
@@ -251,16 +285,14 @@ void set_bounds(Reference& reference, std::span<const std::array<Largest, 2>> la
   }
 }
 
+// Whether the problem has fields that only decoding uses.
+bool is_of_decoding(const AttentionProblem& problem) {
+  return problem.page_size != 0 || problem.append || problem.rotary_dim != 0 || problem.fp8_cache;
+}
+
 // Memory for O, L and D.
 std::shared_ptr<GradientInputs> without_O(const AttentionProblem& problem, HostBuffer dO, TensorLayout dO_layout) {
-  AttentionProblem others = problem;
-  others.causal = false;
-  others.window_left = others.window_right = kNoWindow;
-  others.kv_heads = 0;
-  others.lengths = others.lengths_kv = {};
-  others.packed = false;
-  if (!is_plain(others))
-    throw std::logic_error("of all extensions, gradients know only masks, kv_heads, lengths and packed");
+  if (is_of_decoding(problem)) throw std::logic_error("gradients do not know extensions of a cache");
   auto result = std::make_shared<GradientInputs>();
   result->dO = std::move(dO);
   result->dO_layout = std::move(dO_layout);
@@ -276,7 +308,7 @@ std::shared_ptr<GradientInputs> without_O(const AttentionProblem& problem, HostB
 // O, L and D.
 void compute_O(GradientInputs& result, const Inputs& inputs, const Progress& progress, int threads) {
   const AttentionProblem& problem = inputs.problem;
-  const std::int64_t heads = problem.heads, head_dim = problem.head_dim;
+  const std::int64_t heads = problem.heads, head_dim_v = value_head_dim(problem);
   const std::int64_t groups = (problem.seq_len + kRows - 1) / kRows;
   const TensorLayout layout = log_sum_exp_layout(problem);
   const std::uint16_t padding = element_from_float(problem.dtype, std::numeric_limits<float>::quiet_NaN());
@@ -291,8 +323,8 @@ void compute_O(GradientInputs& result, const Inputs& inputs, const Progress& pro
       std::uint16_t* O = result.O.data() + result.O_layout.row(batch, head, rows[r]);
       const bool is_padding = rows[r] >= num_queries(problem, batch);
       double D = 0;
-      for (std::int64_t d = 0; d < head_dim; ++d) {
-        const double exact = attended.exact[r * head_dim + d];
+      for (std::int64_t d = 0; d < head_dim_v; ++d) {
+        const double exact = attended.exact[r * head_dim_v + d];
         O[d] = is_padding ? padding : element_from_float(problem.dtype, static_cast<float>(exact));
         if (!is_padding) D += element_to_float(problem.dtype, dO[d]) * exact;
       }
@@ -313,8 +345,8 @@ std::shared_ptr<const GradientInputs> make_gradient_inputs(const Inputs& inputs,
   const AttentionProblem& problem = inputs.problem;
   TensorLayout dO_layout = output_layout(problem);
   if (packing == Packing::with_gaps) {
-    dO_layout.row_stride = problem.head_dim;
-    dO_layout.head_stride = (problem.packed ? total_rows(problem) : problem.seq_len) * problem.head_dim;
+    dO_layout.row_stride = value_head_dim(problem);
+    dO_layout.head_stride = (problem.packed ? total_rows(problem) : problem.seq_len) * dO_layout.row_stride;
   }
   HostBuffer dO = draw_dO(problem, dO_layout, factor_of(output_gradient), seed, threads);
   const auto result = without_O(problem, std::move(dO), std::move(dO_layout));
@@ -345,7 +377,9 @@ std::optional<std::string> find_changed_input(const GradientInputs& before, cons
 
 AttentionProblem problem_of_gradient(const AttentionProblem& problem, std::size_t which) {
   AttentionProblem of = problem;
+  of.head_dim_v = 0;
   if (kGradientNames[which] == "dQ") return of;
+  if (kGradientNames[which] == "dV") of.head_dim = value_head_dim(problem);
   of.heads = num_kv_heads(problem);
   of.kv_heads = 0;
   std::swap(of.seq_len, of.seq_len_kv);
@@ -389,9 +423,9 @@ std::array<Reference, 3> make_gradient_references(const Inputs& inputs, std::int
     for (std::int64_t i = first; i < std::min(first + kRows, reference.rows.count()); ++i)
       rows.push_back(reference.rows.row(batch, head, i));
 
-    const std::int64_t count = std::ssize(rows), size = count * padded_dim(problem.head_dim);
-    GradientRows<double> exact(size);
-    GradientRows<float> base(size);
+    const std::int64_t count = std::ssize(rows);
+    GradientRows<double> exact(count, problem);
+    GradientRows<float> base(count, problem);
     const std::int64_t sharing = rows_are_queries ? 1 : heads / kv_heads;
     const auto padding = std::ranges::lower_bound(rows, num_queries(reference.problem, batch));
     const std::span others(rows.begin(), padding);

@@ -37,9 +37,9 @@ struct GradientInputs {
 };
 
 /// The inputs of a backward problem whose Q, K and V are `inputs`. If they have gaps, dO has the layout
-/// [batch, heads, seq_len, head_dim], so that no other tensor has its strides. Padding of dO and O is NaN. Throws std::logic_error
-/// for a problem with other extensions than masks, kv_heads, lengths and packed. `cache` is a file that keeps O, L and D, and is
-/// read instead if it exists; empty: none. Work: 2 · head_dim multiplications per score, in float64.
+/// [batch, heads, seq_len, head_dim_v], so that no other tensor has its strides. Padding of dO and O is NaN. Throws std::logic_error
+/// for a problem with a field that only decoding has. `cache` is a file that keeps O, L and D, and is read instead if it exists;
+/// empty: none. Work: head_dim + head_dim_v multiplications per score, in float64.
 std::shared_ptr<const GradientInputs> make_gradient_inputs(const Inputs& inputs, Packing packing,
                                                            OutputGradient output_gradient, std::uint64_t seed,
                                                            const std::filesystem::path& cache = {},
@@ -58,11 +58,12 @@ AttentionProblem problem_of_gradient(const AttentionProblem& problem, std::size_
 std::optional<std::string> find_changed_input(const GradientInputs& before, const std::vector<HostBuffer>& after);
 
 /// dQ, dK and dV in float64, by the formulas of common/gradients.h, for selected rows of each. `problem` of a Reference is
-/// problem_of_gradient(). The rows of padding, and those of keys that no query sees, are 0. The bound is 2 · max|base - gradient| + one ulp of the type at max|gradient|,
-/// per (batch, head), where base is in fp32, takes D from dO and the rounded O, rounds P and dS to the input type before
-/// they are multiplied, and rounds the result. Where a query does not see a key, P and dS are 0. dK and dV have kv_heads heads,
-/// and are sums over the heads of Q that share one. Neither has a log-sum-exp. `cache` is as for make_gradient_inputs(). Work:
-/// 7 · head_dim multiplications per selected row and row of the other kind, in float64 and in fp32.
+/// problem_of_gradient(). The bound is 2 · max|base - gradient| + one ulp of the type at max|gradient|, per (batch, head), where
+/// base is in fp32, takes D from dO and the rounded O, rounds P and dS to the input type before they are multiplied, and rounds
+/// the result. Where a query does not see a key, P and dS are 0, as are rows of padding. With softcap, dS has one factor more,
+/// ScoreChange::derivative(); with dropout, dV has M/keep ∘ P in place of P, and dS M/keep ∘ dP in place of dP. dK and dV have
+/// kv_heads heads, and are sums over the heads of Q that share one. None has a log-sum-exp. `cache` is as for
+/// make_gradient_inputs(). Work: 7 multiplications per element of a selected row and row of the other kind, in float64 and in fp32.
 std::array<Reference, 3> make_gradient_references(const Inputs& inputs, std::int64_t row_tile, std::uint64_t seed,
                                                   const std::filesystem::path& cache = {},
                                                   const Progress& progress = {}, int threads = 0);

@@ -8,9 +8,9 @@
 #include <stdexcept>
 #include <type_traits>
 
-#include "philox.h"
 #include "problem/problem.h"
 #include "worker/row_times_matrix.h"
+#include "worker/score_change.h"
 
 namespace flash_ladder {
 namespace {
@@ -87,42 +87,16 @@ struct Attention {
     log_sum_exp = sees_a_key ? max + std::log(l) : -std::numeric_limits<T>::infinity();
     return std::accumulate(P, P + keys, of_sink);
   }
-  // Sets the weights of the row that dropout drops to 0: those of query `query` of `head`, counted across all batch entries.
-  void drop(std::int64_t row, const KeyRange& visible, const AttentionProblem& problem, std::int64_t head,
-            std::int64_t query) {
-    const int keep = dropout_keep(problem.dropout_p);
+  // Sets the weights of the row that dropout drops to 0: those of query `query`.
+  void drop(std::int64_t row, const KeyRange& visible, const DropoutMask& mask, std::int64_t query) {
     for (std::int64_t key = visible.begin; key < visible.end; ++key)
-      if (!is_kept(static_cast<std::uint64_t>(problem.dropout_seed), static_cast<std::uint32_t>(problem.dropout_offset),
-                   static_cast<int>(head), static_cast<int>(query), static_cast<int>(key), keep))
-        S[row * keys + key] = 0;
+      if (!mask.keeps(query, key)) S[row * keys + key] = 0;
   }
   // O[row] += P[row][first_key …] · V, for as many rows.
   void add_output(std::int64_t row, std::int64_t count, std::int64_t first_key) {
     for (std::int64_t d = 0; d < head_dim_v; d += kWidth)
       add(&O[row * head_dim_v + d], head_dim_v, &S[row * keys + first_key], keys, count, &V[d], kKeys, head_dim_v);
   }
-};
-
-// The score of a key, made from the product of Q and K: softmax_scale, softcap and ALiBi.
-template <typename T>
-class ScoreChange {
- public:
-  ScoreChange(const Inputs& inputs, std::int64_t batch, std::int64_t head, std::int64_t row)
-      : scale_(inputs.scale()),
-        softcap_(static_cast<T>(inputs.problem.softcap)),
-        slope_(inputs.problem.alibi ? inputs.alibi_slopes[head] : 0),
-        aligned_(row + num_keys(inputs.problem, batch) - num_queries(inputs.problem, batch)) {}
-
-  T operator()(T product, std::int64_t key) const {
-    T score = product * scale_;
-    if (softcap_ != 0) score = softcap_ * std::tanh(score / softcap_);
-    return slope_ == 0 ? score : score - slope_ * static_cast<T>(std::abs(aligned_ - key));
-  }
-
- private:
-  float scale_;
-  T softcap_, slope_;
-  std::int64_t aligned_;
 };
 
 // A row of Q or K in both arithmetics: `elements` become those for base, rounded to the type if they are rotated.
@@ -220,20 +194,24 @@ AttendedRows attend_rows(const Inputs& inputs, std::int64_t batch, std::int64_t 
                       .exact_log_sum_exp = std::vector<double>(num_rows),
                       .base_log_sum_exp = std::vector<float>(with_base ? num_rows : 0)};
   const float* sink = inputs.problem.sinks ? &inputs.sinks[head] : nullptr;
-  const int keep = dropout_keep(inputs.problem.dropout_p);
+  const ScoreChange<double> exact_change(inputs, batch, head);
+  const ScoreChange<float> base_change(inputs, batch, head);
+  const DropoutMask mask(inputs.problem, batch, head);
   std::vector<double> exact_sum(num_rows);
   std::vector<float> base_sum(num_rows);
   for (std::int64_t r = 0; r < num_rows; ++r) {
-    exact_sum[r] = exact.softmax(r, visible[r], sink, result.exact_log_sum_exp[r],
-                                 ScoreChange<double>(inputs, batch, head, rows[r]), [](double P) { return P; });
+    exact_sum[r] = exact.softmax(
+        r, visible[r], sink, result.exact_log_sum_exp[r],
+        [&](double product, std::int64_t key) { return exact_change(product, rows[r], key); },
+        [](double P) { return P; });
     if (with_base)
-      base_sum[r] = base.softmax(r, visible[r], sink, result.base_log_sum_exp[r],
-                                 ScoreChange<float>(inputs, batch, head, rows[r]),
-                                 [&](float P) { return round_P(dtype, P, rows[r]); });
-    if (keep < 256) {
-      exact.drop(r, visible[r], inputs.problem, batch * inputs.problem.heads + head, rows[r]);
-      base.drop(r, visible[r], inputs.problem, batch * inputs.problem.heads + head, rows[r]);
-    }
+      base_sum[r] = base.softmax(
+          r, visible[r], sink, result.base_log_sum_exp[r],
+          [&](float product, std::int64_t key) { return base_change(product, rows[r], key); },
+          [&](float P) { return round_P(dtype, P, rows[r]); });
+    if (!mask.drops_any()) continue;
+    exact.drop(r, visible[r], mask, rows[r]);
+    if (with_base) base.drop(r, visible[r], mask, rows[r]);
   }
 
   // O = P V divided by the sum of all P, and by the probability that a weight is kept; 0 if the row sees no key, and the sum is 0.
@@ -252,9 +230,9 @@ AttendedRows attend_rows(const Inputs& inputs, std::int64_t batch, std::int64_t 
     for (std::int64_t d = 0; d < head_dim_v; ++d) {
       const bool sees_a_key = exact_sum[r] > 0;  // the largest has P = 1
       result.exact[r * head_dim_v + d] =
-          sees_a_key ? exact.O[r * padded_dim_v + d] / exact_sum[r] * (256.0 / keep) : 0.0;
+          sees_a_key ? exact.O[r * padded_dim_v + d] / exact_sum[r] * mask.factor<double>() : 0.0;
       if (!with_base) continue;
-      const float quotient = sees_a_key ? base.O[r * padded_dim_v + d] / base_sum[r] * (256.0f / keep) : 0.0f;
+      const float quotient = sees_a_key ? base.O[r * padded_dim_v + d] / base_sum[r] * mask.factor<float>() : 0.0f;
       result.base[r * head_dim_v + d] = element_to_float(dtype, element_from_float(dtype, quotient));
     }
   return result;
