@@ -66,8 +66,10 @@ class Fault:
 
     @property
     def version(self) -> str:
-        """Its name in the worker."""
-        return f"fault_{[*FAULTS, *PROBES].index(self)}"
+        """Its name in the worker. A fault that is added to another kernel does not change it, so that compiler caches
+        find what they have."""
+        of_this_kernel = [one for one in (*FAULTS, *PROBES) if one.kernel == self.kernel]
+        return f"fault_{self.kernel.lower()}_{of_this_kernel.index(self)}"
 
 
 def in_each(kernels: tuple[str, ...], name: str, place: str, old: str, new: str, *finding_and_at: str) -> list[Fault]:
@@ -3525,6 +3527,46 @@ FAULTS += [
         "                  ",
         "race",
         "Lanes 0–7 supply the addresses + 2",
+    ),
+    Fault(
+        "the turns are not set to 0",
+        "B17_in_turn",
+        "D = rowsum(dO ∘ O)",
+        "if (threadIdx.x < Traits::kNumWarps)",
+        "if (threadIdx.x > 999)",
+        "uninitialised_read",
+    ),
+    Fault(
+        "the turns lie in the sums",
+        "B17_in_turn",
+        "Behind the sums",
+        "block_of_dQ<Traits>(args, args.batch, 0, 0)",
+        "block_of_dQ<Traits>(args, 0, 0, 0)",
+        "race",
+    ),
+    Fault(
+        "the turn is not passed on",
+        "B17_in_turn",
+        "Pass the turn on",
+        "store_release(turn, blockIdx.x + 1);",
+        "store_release(turn, blockIdx.x);",
+        "deadlock",
+    ),
+    Fault(
+        "two warps share a turn",
+        "B17_in_turn",
+        "This warp's turns",
+        "+ threadIdx.x / 32;",
+        "+ threadIdx.x / 64;",
+        "deadlock",
+    ),
+    Fault(
+        "the heads share their turns",
+        "B17_in_turn",
+        "Behind the sums",
+        "(batch * args.heads + head) * std::int64_t{args.seq_len}",
+        "(batch * args.heads + 0000) * std::int64_t{args.seq_len}",
+        "deadlock",
     ),
     Fault(
         "keys beyond the last one are not masked",

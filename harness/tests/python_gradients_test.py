@@ -87,7 +87,8 @@ def test_a_window_with_the_causal_mask(fl: ModuleType) -> None:
 
 
 @pytest.mark.parametrize(("fields", "version"), [
-    ({}, "B16_stmatrix"), ({"deterministic": True}, "B09_dq_apart"), ({"causal": True}, "backward_hopper_causal"),
+    ({}, "B16_stmatrix"), ({"deterministic": True}, "B17_in_turn"), ({"causal": True}, "backward_hopper_causal"),
+    ({"k": K[:, 64:], "v": V[:, 64:], "deterministic": True}, "B09_dq_apart"),
     ({"k": K[:, 64:], "v": V[:, 64:]}, "B10_wgmma"), ({"k": K[:, 1:], "v": V[:, 1:]}, "backward_hopper_any_length"),
     ({"k": K[:, :0:-1], "v": V[:, 1:]}, "backward_any_length"),
     ({"k": K[:, 64:], "v": V[:, 64:], "causal": True}, "backward_hopper_any_length"),
@@ -133,7 +134,7 @@ REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "a part of a tile, deterministic": (
         {"k": K[:, :63], "v": V[:, :63], "deterministic": True},
         ValueError,
-        "63 is not a multiple of 64, the keys of a tile of B09_dq_apart",
+        "63 is not a multiple of 128, the keys of a tile of B17_in_turn",
     ),
     "grouped heads": ({"k": K[:, :, :1], "v": V[:, :, :1], "kernel": "B07"}, ValueError, "k.shape[2]"),
     "causal": ({"causal": True, "kernel": "B07"}, ValueError, "causal=True is not supported by B07_prefetch"),
