@@ -2,9 +2,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstddef>
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -40,15 +42,11 @@ struct HostGradients {
   std::vector<HostBuffer> run(const Inputs& inputs) const {
     std::vector<HostBuffer> outputs;
     for (std::size_t which = 0; which < 3; ++which) {
-      AttentionProblem of = inputs.problem;
-      if (which != 0) {
-        of.seq_len = inputs.problem.seq_len_kv;
-        of.heads = num_kv_heads(inputs.problem);
-      }
+      const AttentionProblem of = problem_of_gradient(inputs.problem, which);
       HostBuffer output(output_size(of));
       for (std::int64_t batch = 0; batch < of.batch; ++batch)
         for (std::int64_t head = 0; head < of.heads; ++head)
-          for (std::int64_t row = 0; row < of.seq_len; ++row) {
+          for (std::int64_t row = 0; row < num_rows(of, batch); ++row) {
             const auto values = gradient_row_with(mistake.concerns[which] ? mistake : GradientMistake{}, inputs, which,
                                                   batch, head, row);
             for (std::int64_t d = 0; d < of.head_dim; ++d)
@@ -73,20 +71,53 @@ Inputs inputs_of(const AttentionProblem& problem) {
   return inputs;
 }
 
-TEST(GradientMistakes, NoMistakeIsTheReference) {
-  for (const std::int64_t kv_heads : {0, 1}) {
+// Problems with masks and shared heads, and with each of the fields that gradients may have.
+std::vector<AttentionProblem> problems_of_all_fields() {
+  std::vector<AttentionProblem> problems{kProblem};
+  const auto add = [&](auto change) {
     AttentionProblem problem = kProblem;
-    problem.kv_heads = kv_heads;
-    problem.causal = kv_heads == 1;
+    change(problem);
+    problems.push_back(problem);
+  };
+  add([](AttentionProblem& problem) { problem.kv_heads = 1, problem.causal = true; });
+  add([](AttentionProblem& problem) { problem.softcap = 0.5; });
+  add([](AttentionProblem& problem) { problem.softcap = 2, problem.alibi = problem.sinks = true; });
+  add([](AttentionProblem& problem) { problem.batch = 2, problem.dropout_p = 0.5, problem.dropout_seed = 3; });
+  add([](AttentionProblem& problem) { problem.head_dim_v = 24; });
+  for (const bool packed : {false, true})
+    add([=](AttentionProblem& problem) {
+      problem.batch = 3;
+      problem.lengths = {20, 64, 3};
+      problem.lengths_kv = {30, 48, 0};
+      problem.packed = packed;
+      problem.causal = problem.alibi = true;
+    });
+  return problems;
+}
+
+TEST(GradientMistakes, NoMistakeIsTheReference) {
+  for (const AttentionProblem& problem : problems_of_all_fields()) {
+    SCOPED_TRACE(describe(problem));
     const Inputs inputs = inputs_of(problem);
     const auto references = make_gradient_references(inputs, 1, 0);
     for (std::size_t which = 0; which < 3; ++which)
       for (const std::int64_t row : {0, 17, 47}) {
-        const auto values = gradient_row_with({}, inputs, which, 0, 0, row);
+        const std::int64_t batch = problem.batch == 1 ? 0 : 1;
+        const auto values = gradient_row_with({}, inputs, which, batch, 0, row);
         for (std::size_t d = 0; d < values.size(); ++d)
-          ASSERT_NEAR(values[d], references[which].row(0, 0, row)[d], 1e-9) << kGradientNames[which] << row;
+          ASSERT_NEAR(values[d], references[which].row(batch, 0, row)[d], 1e-9) << kGradientNames[which] << row;
       }
   }
+}
+
+std::vector<std::string> names_of_mistakes_that_explain(const GradientMistake& mistake, const Inputs& inputs,
+                                                        const std::array<Reference, 3>& references) {
+  std::vector<std::string> names;
+  const auto outputs = HostGradients{mistake}.run(inputs);
+  for (const GradientMistake& one :
+       gradient_mistakes_that_explain(inputs, references, outputs, kTiling.block_q, kTiling.block_kv))
+    names.push_back(one.name);
+  return names;
 }
 
 TEST(GradientMistakes, EachIsRecognised) {
@@ -95,14 +126,59 @@ TEST(GradientMistakes, EachIsRecognised) {
   const auto all = known_gradient_mistakes(kProblem, kTiling.block_q, kTiling.block_kv);
   EXPECT_GT(all.size(), 30u);
   for (const GradientMistake& mistake : all) {
-    const auto outputs = HostGradients{mistake}.run(inputs);
-    const auto found = gradient_mistakes_that_explain(inputs, references, outputs, kTiling.block_q, kTiling.block_kv);
-    std::vector<std::string> names;
-    for (const GradientMistake& one : found) names.push_back(one.name);
+    const auto names = names_of_mistakes_that_explain(mistake, inputs, references);
     EXPECT_THAT(names, Contains(mistake.name));
     EXPECT_LE(names.size(), 2u) << testing::PrintToString(names);
   }
-  EXPECT_THAT(gradient_mistakes_that_explain(inputs, references, HostGradients{}.run(inputs), 16, 16), IsEmpty());
+  EXPECT_THAT(names_of_mistakes_that_explain({}, inputs, references), IsEmpty());
+}
+
+TEST(GradientMistakes, EachOfAFieldIsRecognised) {
+  std::set<std::string> of_plain, recognised;
+  for (const GradientMistake& mistake : known_gradient_mistakes(kProblem, kTiling.block_q, kTiling.block_kv))
+    of_plain.insert(mistake.name);
+  for (const AttentionProblem& problem : problems_of_all_fields()) {
+    SCOPED_TRACE(describe(problem));
+    const Inputs inputs = inputs_of(problem);
+    const auto references = make_gradient_references(inputs, 1, 0);
+    for (const GradientMistake& mistake : known_gradient_mistakes(problem, kTiling.block_q, kTiling.block_kv)) {
+      if (of_plain.contains(mistake.name)) continue;
+      const auto names = names_of_mistakes_that_explain(mistake, inputs, references);
+      if (names.empty()) continue;  // here it makes no difference
+      EXPECT_THAT(names, Contains(mistake.name));
+      EXPECT_LE(names.size(), 3u) << testing::PrintToString(names);
+      recognised.insert(mistake.name);
+    }
+    EXPECT_THAT(names_of_mistakes_that_explain({}, inputs, references), IsEmpty());
+  }
+  for (const char* name : {"softcap_left_out",
+                           "softcap_derivative_left_out",
+                           "softcap_derivative_not_squared",
+                           "softcap_derivative_of_capped",
+                           "softcap_derivative_not_divided",
+                           "softcap_derivative_after_alibi",
+                           "alibi_left_out",
+                           "alibi_added",
+                           "alibi_not_aligned",
+                           "alibi_aligned_by_sizes",
+                           "alibi_of_first_head",
+                           "dropout_left_out",
+                           "dropout_not_in_dP",
+                           "dropout_not_in_dV",
+                           "dropout_not_scaled",
+                           "dropout_not_scaled_in_dP",
+                           "dropout_not_scaled_in_dV",
+                           "dropout_of_dS",
+                           "dropout_of_P_and_dP",
+                           "mask_of_head",
+                           "mask_transposed",
+                           "D_without_dropout",
+                           "aligned_by_sizes",
+                           "keys_of_padding",
+                           "queries_of_padding",
+                           "lengths_of_first_entry",
+                           "lengths_of_entry_before"})
+    EXPECT_TRUE(recognised.contains(name)) << name;
 }
 
 TEST(GradientProbes, ShowEveryMatrixOfARightKernel) {
@@ -232,6 +308,24 @@ TEST(DiagnosisOfGradients, NamesTheMistakeTheStepAndTheSets) {
   EXPECT_THAT(diagnosis.sentences[1], HasSubstr("P and dP are right, but dS is wrong"));
   EXPECT_THAT(diagnosis.sentences, Contains("Right: a single tile. Wrong: normal inputs."));
   EXPECT_THAT(diagnosis.experiments, SizeIs(7u));
+}
+
+// Problems that cannot be cut off are not launched again, but their mistakes have names.
+TEST(DiagnosisOfGradients, NeedsNoLaunchesToNameTheMistake) {
+  AttentionProblem problem = kProblem;
+  problem.batch = 2;
+  problem.lengths = {20, 64};
+  problem.lengths_kv = {48, 30};
+  problem.packed = true;
+  problem.softcap = 0.5;
+  const HostGradients kernel{known_gradient("softcap_derivative_left_out", problem)};
+  const Diagnosis diagnosis = diagnose_host(kernel, problem, {});
+  EXPECT_THAT(diagnosis.suggests, ElementsAre("softcap_derivative_left_out"));
+  ASSERT_THAT(diagnosis.sentences, SizeIs(4u));
+  EXPECT_THAT(diagnosis.sentences[0], HasSubstr("dS lacks the derivative of the softcap, 1 - tanh²"));
+  EXPECT_THAT(diagnosis.sentences[1], HasSubstr("dK: Wrong in "));
+  EXPECT_THAT(diagnosis.sentences[2], HasSubstr("dQ: Wrong in "));
+  EXPECT_THAT(diagnosis.experiments, IsEmpty());
 }
 
 TEST(DiagnosisOfGradients, ASmallerProblemMayBeRight) {

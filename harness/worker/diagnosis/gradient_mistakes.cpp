@@ -4,8 +4,10 @@
 #include <cmath>
 #include <cstddef>
 #include <optional>
+#include <string>
 #include <utility>
 
+#include "philox.h"
 #include "problem/problem.h"
 #include "worker/diagnosis/pattern.h"
 
@@ -15,8 +17,20 @@ namespace {
 constexpr std::size_t kSampledGradientRows = 6;
 enum : std::size_t { k_dQ, k_dK, k_dV };  // as kGradientNames
 
-double right_P(const BeforeP& x) { return std::exp(x.S - x.L); }
-double right_dS(const BeforeP& x) { return right_P(x) * (x.dP - x.D); }
+double capped(const BeforeP& x, double score) {
+  return x.softcap == 0 ? score : x.softcap * std::tanh(score / x.softcap);
+}
+double S(const BeforeP& x) {
+  return capped(x, x.scale * x.product) - x.alibi * static_cast<double>(std::abs(x.distance));
+}
+// The derivative of S with respect to scale · product.
+double slope(const BeforeP& x) {
+  return x.softcap == 0 ? 1 : 1 - std::pow(std::tanh(x.scale * x.product / x.softcap), 2);
+}
+// exp(S - L), from which dropout makes the P of dV.
+double weight(const BeforeP& x) { return std::exp(S(x) - x.L); }
+double right_P(const BeforeP& x) { return x.kept * weight(x); }
+double right_dS(const BeforeP& x) { return weight(x) * (x.kept * x.dP - x.D) * slope(x); }
 
 // Adds `of` times a row of 16-bit elements.
 void add_row(std::vector<double>& sum, double of, const std::uint16_t* row, Dtype dtype) {
@@ -69,6 +83,10 @@ bool explains_gradient(const GradientMistake& mistake, const Inputs& inputs, con
     const std::uint16_t* got = output.data() + output_layout(problem).row(at.batch, at.head, at.row);
     for (std::int64_t d = 0; d < problem.head_dim; ++d) {
       const double value = element_to_float(problem.dtype, got[d]);
+      if (std::isnan(mistaken[d]) && std::isnan(value)) {
+        is_clear = true;
+        continue;
+      }
       if (overflows(mistaken[d]) && !std::isfinite(value)) {
         is_clear = is_clear || value == std::copysign(INFINITY, mistaken[d]);
         continue;
@@ -91,22 +109,20 @@ void add_mistakes_of_dS(std::vector<GradientMistake>& mistakes) {
   const std::array<bool, 3> both{true, true, false};
   mistakes.push_back(
       {.name = "D_left_out", .text = "D is not subtracted from dP", .concerns = both, .dS = [](const BeforeP& x) {
-         return right_P(x) * x.dP;
+         return weight(x) * x.kept * x.dP * slope(x);
        }});
   mistakes.push_back(
       {.name = "D_added", .text = "D is added to dP, not subtracted", .concerns = both, .dS = [](const BeforeP& x) {
-         return right_P(x) * (x.dP + x.D);
+         return weight(x) * (x.kept * x.dP + x.D) * slope(x);
        }});
   mistakes.push_back({.name = "D_subtracted_from_P",
                       .text = "D is subtracted from P, not from dP",
                       .concerns = both,
-                      .dS = [](const BeforeP& x) { return x.dP * (right_P(x) - x.D); }});
+                      .dS = [](const BeforeP& x) { return x.kept * x.dP * (weight(x) - x.D) * slope(x); }});
   mistakes.push_back({.name = "P_left_out",
                       .text = "dS is dP - D, without the factor P",
                       .concerns = both,
-                      .dS = [](const BeforeP& x) { return x.dP - x.D; }});
-  mistakes.push_back(
-      {.name = "dP_takes_K", .text = "dP is a product with K, not with V", .concerns = both, .dP_takes_K = true});
+                      .dS = [](const BeforeP& x) { return (x.kept * x.dP - x.D) * slope(x); }});
   for (const std::size_t which : {k_dQ, k_dK}) {
     const std::string name(kGradientNames[which]);
     std::array<bool, 3> one{};
@@ -119,18 +135,167 @@ void add_mistakes_of_dS(std::vector<GradientMistake>& mistakes) {
 }
 
 // Of S, of which every gradient is a function.
-void add_mistakes_of_P(std::vector<GradientMistake>& mistakes) {
-  const auto add = [&](std::string name, std::string text, std::function<double(const BeforeP&)> P) {
+void add_mistakes_of_P(std::vector<GradientMistake>& mistakes, const AttentionProblem& problem) {
+  const auto add = [&](std::string name, std::string text, std::function<double(const BeforeP&)> weight) {
     mistakes.push_back({.name = std::move(name),
                         .text = std::move(text),
                         .concerns = {true, true, true},
-                        .P = P,
-                        .dS = [P](const BeforeP& x) { return P(x) * (x.dP - x.D); }});
+                        .P = [weight](const BeforeP& x) { return x.kept * weight(x); },
+                        .dS = [weight](const BeforeP& x) { return weight(x) * (x.kept * x.dP - x.D) * slope(x); }});
   };
-  add("L_left_out", "L is not subtracted from S", [](const BeforeP& x) { return std::exp(x.S); });
-  add("scale_left_out", "the scores are not scaled", [](const BeforeP& x) { return std::exp(x.S / x.scale - x.L); });
+  add("L_left_out", "L is not subtracted from S", [](const BeforeP& x) { return std::exp(S(x)); });
+  add("scale_left_out", "the scores are not scaled", [](const BeforeP& x) {
+    BeforeP unscaled = x;
+    unscaled.scale = 1;
+    return weight(unscaled);
+  });
   add("log2e_left_out", "2^(S - L) is computed in place of exp(S - L)",
-      [](const BeforeP& x) { return std::exp2(x.S - x.L); });
+      [](const BeforeP& x) { return std::exp2(S(x) - x.L); });
+  if (problem.softcap > 0)
+    add("softcap_left_out", "the scores are not capped", [](const BeforeP& x) {
+      BeforeP without = x;
+      without.softcap = 0;
+      return weight(without);
+    });
+  if (!problem.alibi) return;
+  add("alibi_left_out", "ALiBi is left out of the scores", [](const BeforeP& x) {
+    BeforeP without = x;
+    without.alibi = 0;
+    return weight(without);
+  });
+  add("alibi_added", "ALiBi is added to the scores, not subtracted", [](const BeforeP& x) {
+    BeforeP added = x;
+    added.alibi = -x.alibi;
+    return weight(added);
+  });
+}
+
+// Of the derivative of the softcap, which is a factor of dS.
+void add_mistakes_of_softcap(std::vector<GradientMistake>& mistakes) {
+  const auto add = [&](std::string name, std::string text, std::function<double(const BeforeP&)> slope) {
+    mistakes.push_back({.name = std::move(name),
+                        .text = std::move(text),
+                        .concerns = {true, true, false},
+                        .dS = [slope](const BeforeP& x) { return weight(x) * (x.kept * x.dP - x.D) * slope(x); }});
+  };
+  add("softcap_derivative_left_out", "dS lacks the derivative of the softcap, 1 - tanh²",
+      [](const BeforeP&) { return 1.0; });
+  add("softcap_derivative_not_squared", "the derivative of the softcap is 1 - tanh, not 1 - tanh²",
+      [](const BeforeP& x) { return 1 - std::tanh(x.scale * x.product / x.softcap); });
+  add("softcap_derivative_of_capped", "the derivative of the softcap takes the tanh of the capped score",
+      [](const BeforeP& x) { return 1 - std::pow(std::tanh(capped(x, x.scale * x.product) / x.softcap), 2); });
+  add("softcap_derivative_not_divided",
+      "the derivative of the softcap takes the square of the capped score, not of tanh",
+      [](const BeforeP& x) { return 1 - std::pow(capped(x, x.scale * x.product), 2); });
+  add("softcap_derivative_after_alibi", "the derivative of the softcap takes the score from which ALiBi is subtracted",
+      [](const BeforeP& x) { return 1 - std::pow(S(x) / x.softcap, 2); });
+}
+
+// Of the distance and the slope of ALiBi, on which every gradient depends.
+void add_mistakes_of_alibi(std::vector<GradientMistake>& mistakes, const AttentionProblem& problem) {
+  const std::array<bool, 3> all{true, true, true};
+  mistakes.push_back({.name = "alibi_not_aligned",
+                      .text = "the distance of ALiBi is that of key and query, not of the key that is aligned with it",
+                      .concerns = all,
+                      .distance = [](std::int64_t query, std::int64_t key) { return query - key; }});
+  mistakes.push_back({.name = "alibi_aligned_by_sizes",
+                      .text = "the distance of ALiBi takes seq_len and seq_len_kv, not the lengths of the sequence",
+                      .concerns = all,
+                      .distance = [more = problem.seq_len_kv - problem.seq_len](std::int64_t query, std::int64_t key) {
+                        return query + more - key;
+                      }});
+  const std::int64_t sharing = problem.heads / num_kv_heads(problem);
+  mistakes.push_back(
+      {.name = "alibi_of_first_head",
+       .text = sharing > 1 ? "the slope of ALiBi is that of the first head of a group"
+                           : "the slope of ALiBi is that of the first head",
+       .concerns = all,
+       .head_of_slope = [=](std::int64_t, std::int64_t head) { return sharing > 1 ? head / sharing * sharing : 0; }});
+}
+
+void add_mistakes_of_dropout(std::vector<GradientMistake>& mistakes, const AttentionProblem& problem) {
+  const std::array<bool, 3> all{true, true, true}, of_dS{true, true, false}, of_dV{false, false, true};
+  const auto add = [&](std::string name, std::string text, const std::array<bool, 3>& concerns,
+                       std::function<double(const BeforeP&)> P, std::function<double(const BeforeP&)> dS) {
+    mistakes.push_back({.name = std::move(name),
+                        .text = std::move(text),
+                        .concerns = concerns,
+                        .P = std::move(P),
+                        .dS = std::move(dS)});
+  };
+  const auto mask = [](const BeforeP& x) { return x.kept > 0 ? 1.0 : 0.0; };
+  const auto dS_of = [](const BeforeP& x, double dP) { return weight(x) * (dP - x.D) * slope(x); };
+  const auto without = [=](const BeforeP& x) { return dS_of(x, x.dP); };
+  const auto mask_alone = [=](const BeforeP& x) { return dS_of(x, mask(x) * x.dP); };
+  const auto P_mask_alone = [=](const BeforeP& x) { return mask(x) * weight(x); };
+  add("dropout_left_out", "dropout is left out", all, weight, without);
+  add("dropout_not_in_dP", "dP is not dropped", of_dS, {}, without);
+  add("dropout_not_in_dV", "the P of dV is not dropped", of_dV, weight, {});
+  add("dropout_not_scaled", "kept weights are not divided by the probability that they are kept", all, P_mask_alone,
+      mask_alone);
+  add("dropout_not_scaled_in_dP", "dP is not divided by the probability that a weight is kept", of_dS, {}, mask_alone);
+  add("dropout_not_scaled_in_dV", "dV is not divided by the probability that a weight is kept", of_dV, P_mask_alone,
+      {});
+  add("dropout_of_dS", "dS is dropped, not dP: D must be subtracted from dropped elements, too", of_dS, {},
+      [=](const BeforeP& x) { return x.kept * dS_of(x, x.dP); });
+  add("dropout_of_P_and_dP", "dS takes the dropped P, not exp(S - L), beside the dropped dP", of_dS, {},
+      [=](const BeforeP& x) { return x.kept * dS_of(x, x.kept * x.dP); });
+  const auto of_mask = [&](std::string name, std::string text, auto head) {
+    mistakes.push_back(
+        {.name = std::move(name), .text = std::move(text), .concerns = all, .head_of_mask = std::move(head)});
+  };
+  of_mask("mask_of_head", "the mask of dropout is the same in all batch entries",
+          [](std::int64_t, std::int64_t head) { return head; });
+  if (num_kv_heads(problem) != problem.heads)
+    of_mask("mask_of_kv_head", "the mask of dropout is that of the head of K and V",
+            [kv_heads = num_kv_heads(problem), sharing = problem.heads / num_kv_heads(problem)](
+                std::int64_t batch, std::int64_t head) { return batch * kv_heads + head / sharing; });
+  mistakes.push_back({.name = "mask_transposed",
+                      .text = "the mask of dropout is transposed: query and key are exchanged",
+                      .concerns = all,
+                      .mask_is_transposed = true});
+  constexpr double kMostScores = 1 << 18;  // of a head, each of which costs a product for each row of dK
+  if (1.0 * problem.seq_len * problem.seq_len_kv <= kMostScores)
+    mistakes.push_back({.name = "D_without_dropout",
+                        .text = "D is that of an O without dropout",
+                        .concerns = of_dS,
+                        .D_lacks_dropout = true});
+}
+
+// Of the lengths of sequences, from which a kernel computes which keys a query sees.
+void add_mistakes_of_lengths(std::vector<GradientMistake>& mistakes, const AttentionProblem& problem) {
+  const std::array<bool, 3> all{true, true, true};
+  const auto add = [&](std::string name, std::string text, auto visible) {
+    mistakes.push_back({.name = std::move(name), .text = std::move(text), .concerns = all, .visible = visible});
+  };
+  add("aligned_by_sizes", "the mask is aligned by seq_len and seq_len_kv, not by the lengths of the sequence",
+      [](const AttentionProblem& of, std::int64_t batch, std::int64_t query) -> KeyRange {
+        if (query >= num_queries(of, batch)) return {.begin = 0, .end = 0};
+        AttentionProblem whole = of;
+        whole.lengths = whole.lengths_kv = {};
+        const auto [begin, end] = visible_keys(whole, batch, query);
+        const std::int64_t keys = num_keys(of, batch);
+        return {.begin = std::min(begin, keys), .end = std::min(end, keys)};
+      });
+  if (problem.packed) return;  // rows beyond a sequence's end are another one's
+  add("keys_of_padding", "keys of padding are seen",
+      [](const AttentionProblem& of, std::int64_t batch, std::int64_t query) -> KeyRange {
+        const auto [begin, end] = visible_keys(of, batch, query);
+        return {.begin = begin, .end = begin < end && end == num_keys(of, batch) ? of.seq_len_kv : end};
+      });
+  add("queries_of_padding", "queries of padding count",
+      [](const AttentionProblem& of, std::int64_t batch, std::int64_t query) -> KeyRange {
+        if (query < num_queries(of, batch)) return visible_keys(of, batch, query);
+        return {.begin = 0, .end = num_keys(of, batch)};
+      });
+  if (problem.batch > 1)
+    add("lengths_of_first_entry", "every batch entry has the lengths of the first",
+        [](const AttentionProblem& of, std::int64_t, std::int64_t query) { return visible_keys(of, 0, query); });
+  if (problem.batch > 1)
+    add("lengths_of_entry_before", "every batch entry but the first has the lengths of the one before",
+        [](const AttentionProblem& of, std::int64_t batch, std::int64_t query) {
+          return visible_keys(of, std::max<std::int64_t>(batch - 1, 0), query);
+        });
 }
 
 // Of the loop over tiles of queries, which concern every gradient if the loop also computes dQ.
@@ -165,13 +330,109 @@ void add_mistakes_of_query_tiles(std::vector<GradientMistake>& mistakes, std::in
                         .row_of_all = in_first});
 }
 
+// One head of Q as a kernel with a mistake sees it.
+class MistakenHead {
+ public:
+  MistakenHead(const GradientMistake& mistake, const Inputs& inputs, std::int64_t batch, std::int64_t head)
+      : mistake_(mistake),
+        inputs_(inputs),
+        batch_(batch),
+        head_(head),
+        layout_of_L_(log_sum_exp_layout(inputs.problem)),
+        Ds_without_dropout_(inputs.problem.seq_len) {}
+
+  const std::uint16_t* Q(std::int64_t query) const { return inputs_.Q_row(batch_, head_, query); }
+  const std::uint16_t* K(std::int64_t key) const { return inputs_.K_row(batch_, head_, key); }
+  const std::uint16_t* V(std::int64_t key) const { return inputs_.V_row(batch_, head_, key); }
+  const std::uint16_t* dO(std::int64_t query) const {
+    return inputs_.gradients->dO.data() + inputs_.gradients->dO_layout.row(batch_, head_, query);
+  }
+
+  bool counts(std::int64_t query, std::int64_t key) const {
+    const auto [begin, end] = mistake_.visible ? mistake_.visible(inputs_.problem, batch_, query)
+                                               : visible_keys(inputs_.problem, batch_, query);
+    return key >= begin && key < end && (!mistake_.counts || mistake_.counts(query, key));
+  }
+
+  BeforeP before_P(std::int64_t query, std::int64_t key, bool with_dP) const {
+    const AttentionProblem& problem = inputs_.problem;
+    const GradientInputs& given = *inputs_.gradients;
+    const auto row_of = [&](const auto& other) {
+      return layout_of_L_.row(batch_, head_, other ? other(query) : query);
+    };
+    BeforeP x{.product = dot_of_rows(Q(query), K(key), problem.head_dim, problem.dtype),
+              .L = given.exact_log_sum_exp[row_of(mistake_.row_of_L)],
+              .dP = with_dP ? dP(query, key) : 0,
+              .D = given.exact_D[row_of(mistake_.row_of_D)],
+              .scale = inputs_.scale(),
+              .softcap = problem.softcap,
+              .distance = mistake_.distance ? mistake_.distance(query, key)
+                                            : query + num_keys(problem, batch_) - num_queries(problem, batch_) - key};
+    if (problem.alibi)
+      x.alibi = inputs_.alibi_slopes[mistake_.head_of_slope ? mistake_.head_of_slope(batch_, head_) : head_];
+    if (const int keep = dropout_keep(problem.dropout_p); keep < 256) {
+      const std::int64_t head =
+          mistake_.head_of_mask ? mistake_.head_of_mask(batch_, head_) : batch_ * problem.heads + head_;
+      const bool exchanged = mistake_.mask_is_transposed;
+      const bool kept =
+          is_kept(static_cast<std::uint64_t>(problem.dropout_seed), static_cast<std::uint32_t>(problem.dropout_offset),
+                  static_cast<int>(head), static_cast<int>(exchanged ? key : query),
+                  static_cast<int>(exchanged ? query : key), keep);
+      x.kept = kept ? 256.0 / keep : 0;
+    }
+    if (mistake_.D_lacks_dropout && with_dP) x.D = D_without_dropout(query);
+    return x;
+  }
+
+ private:
+  double dP(std::int64_t query, std::int64_t key) const {
+    return dot_of_rows(dO(query), mistake_.dP_takes_K ? K(key) : V(key), value_head_dim(inputs_.problem),
+                       inputs_.problem.dtype);
+  }
+  // The sum of P dP over the keys that the query sees.
+  double D_without_dropout(std::int64_t query) const {
+    std::optional<double>& D = Ds_without_dropout_[query];
+    if (D) return *D;
+    static const GradientMistake kNone;
+    const MistakenHead right(kNone, inputs_, batch_, head_);
+    const auto [begin, end] = visible_keys(inputs_.problem, batch_, query);
+    D = 0;
+    for (std::int64_t key = begin; key < end; ++key) {
+      const BeforeP x = right.before_P(query, key, true);
+      *D += weight(x) * x.dP;
+    }
+    return *D;
+  }
+
+  const GradientMistake& mistake_;
+  const Inputs& inputs_;
+  std::int64_t batch_, head_;
+  TensorLayout layout_of_L_;
+  mutable std::vector<std::optional<double>> Ds_without_dropout_;  // [seq_len]: those that were asked for
+};
+
+// Mistakes of the fields that a problem has beyond masks.
+void add_mistakes_of_fields(std::vector<GradientMistake>& mistakes, const AttentionProblem& problem) {
+  if (problem.softcap > 0) add_mistakes_of_softcap(mistakes);
+  if (problem.alibi) add_mistakes_of_alibi(mistakes, problem);
+  if (problem.dropout_p > 0) add_mistakes_of_dropout(mistakes, problem);
+  if (!problem.lengths.empty() || !problem.lengths_kv.empty()) add_mistakes_of_lengths(mistakes, problem);
+}
+
 }  // namespace
 
 std::vector<GradientMistake> known_gradient_mistakes(const AttentionProblem& problem, std::int64_t block_q,
                                                      std::int64_t block_kv) {
   std::vector<GradientMistake> mistakes;
   add_mistakes_of_dS(mistakes);
-  add_mistakes_of_P(mistakes);
+  add_mistakes_of_P(mistakes, problem);
+  add_mistakes_of_fields(mistakes, problem);
+  const bool rows_are_alike = problem.head_dim_v == 0;  // so that one of V can take the place of one of K
+  if (rows_are_alike)
+    mistakes.push_back({.name = "dP_takes_K",
+                        .text = "dP is a product with K, not with V",
+                        .concerns = {true, true, false},
+                        .dP_takes_K = true});
   const double scale = softmax_scale(problem.head_dim);
   constexpr const char* kTakesInstead[] = {"K", "Q", "dO"};
   constexpr const char* kOther[] = {"V", "dO", "Q"};
@@ -191,8 +452,9 @@ std::vector<GradientMistake> known_gradient_mistakes(const AttentionProblem& pro
       add("_scaled_twice", " is multiplied by the scale of the scores twice").factor = scale;
     }
     add("_negated", " has the opposite sign").factor = -1;
-    add("_takes_other", " is a product with " + std::string(kOther[which]) + ", not with " + kTakesInstead[which])
-        .takes_other = true;
+    if (rows_are_alike)
+      add("_takes_other", " is a product with " + std::string(kOther[which]) + ", not with " + kTakesInstead[which])
+          .takes_other = true;
     const bool sums_queries = which != k_dQ;
     const std::int64_t block = sums_queries ? block_q : block_kv;
     const std::int64_t rows = sums_queries ? problem.seq_len : problem.seq_len_kv, tiles = (rows + block - 1) / block;
@@ -217,38 +479,27 @@ std::vector<GradientMistake> known_gradient_mistakes(const AttentionProblem& pro
 std::vector<double> gradient_row_with(const GradientMistake& mistake, const Inputs& inputs, std::size_t which,
                                       std::int64_t batch, std::int64_t head, std::int64_t row) {
   const AttentionProblem& problem = inputs.problem;
-  const GradientInputs& given = *inputs.gradients;
-  const std::int64_t head_dim = problem.head_dim, sharing = problem.heads / num_kv_heads(problem);
-  const double scale = inputs.scale();
+  const std::int64_t sharing = problem.heads / num_kv_heads(problem);
   const bool rows_are_queries = which == k_dQ;
-  std::vector<double> sum(head_dim);
+  std::vector<double> sum(which == k_dV ? value_head_dim(problem) : problem.head_dim);
   for (std::int64_t i = 0; i < (rows_are_queries ? 1 : sharing); ++i) {
-    const std::int64_t of_Q = rows_are_queries ? head : head * sharing + i;
+    const MistakenHead of(mistake, inputs, batch, rows_are_queries ? head : head * sharing + i);
     const auto add = [&](std::int64_t query, std::int64_t key) {
-      if (const auto [begin, end] = visible_keys(problem, batch, query); key < begin || key >= end) return;
-      if (mistake.counts && !mistake.counts(query, key)) return;
+      if (!of.counts(query, key)) return;
       if (mistake.row_of_all) query = mistake.row_of_all(query);
-      const std::uint16_t *Q = inputs.Q_row(batch, of_Q, query), *K = inputs.K_row(batch, of_Q, key),
-                          *V = inputs.V_row(batch, of_Q, key),
-                          *dO = given.dO.data() + given.dO_layout.row(batch, of_Q, query);
-      const std::int64_t first = (batch * problem.heads + of_Q) * problem.seq_len;
-      const BeforeP x{
-          .S = scale * dot_of_rows(Q, K, head_dim, problem.dtype),
-          .L = given.exact_log_sum_exp[first + (mistake.row_of_L ? mistake.row_of_L(query) : query)],
-          .dP = which == k_dV && !mistake.P ? 0 : dot_of_rows(dO, mistake.dP_takes_K ? K : V, head_dim, problem.dtype),
-          .D = given.exact_D[first + (mistake.row_of_D ? mistake.row_of_D(query) : query)],
-          .scale = scale};
+      const BeforeP x = of.before_P(query, key, which != k_dV || mistake.P);
+      const bool other = mistake.takes_other;
       if (which == k_dV)
-        add_row(sum, mistake.P ? mistake.P(x) : right_P(x), mistake.takes_other ? Q : dO, problem.dtype);
+        add_row(sum, mistake.P ? mistake.P(x) : right_P(x), other ? of.Q(query) : of.dO(query), problem.dtype);
       else if (which == k_dK)
-        add_row(sum, mistake.dS ? mistake.dS(x) : right_dS(x), mistake.takes_other ? dO : Q, problem.dtype);
+        add_row(sum, mistake.dS ? mistake.dS(x) : right_dS(x), other ? of.dO(query) : of.Q(query), problem.dtype);
       else
-        add_row(sum, mistake.dS ? mistake.dS(x) : right_dS(x), mistake.takes_other ? V : K, problem.dtype);
+        add_row(sum, mistake.dS ? mistake.dS(x) : right_dS(x), other ? of.V(key) : of.K(key), problem.dtype);
     };
-    for (std::int64_t other = 0; other < (rows_are_queries ? problem.seq_len_kv : problem.seq_len); ++other)
-      rows_are_queries ? add(row, other) : add(other, row);
+    const std::int64_t others = rows_are_queries ? num_rows_kv(problem, batch) : num_rows(problem, batch);
+    for (std::int64_t other = 0; other < others; ++other) rows_are_queries ? add(row, other) : add(other, row);
   }
-  const double factor = mistake.factor * (which == k_dV ? 1 : scale);
+  const double factor = mistake.factor * (which == k_dV ? 1 : double{inputs.scale()});
   for (double& value : sum) value *= factor;
   return sum;
 }

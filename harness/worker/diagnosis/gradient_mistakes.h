@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "problem/problem.h"
 #include "worker/diagnosis/gradient_probes.h"
 #include "worker/inputs.h"
 #include "worker/tensors.h"
@@ -16,8 +17,11 @@ namespace flash_ladder {
 
 /// What a kernel has of one query and one key before it computes P and dS.
 struct BeforeP {
-  double S, L, dP, D;  // S is scaled
+  double product, L, dP, D;  // `product` is that of Q and K, from which S is made
   double scale;
+  double softcap = 0, alibi = 0;  // the cap, and the slope of the head; 0: none
+  std::int64_t distance = 0;      // of the key from the one that is aligned with the query
+  double kept = 1;                // what dropout multiplies the weight by: 0, or 256 / keep
 };
 
 /// The gradients with at most one thing wrong.
@@ -29,10 +33,17 @@ struct GradientMistake {
   std::function<double(const BeforeP&)> P = {}, dS = {};  // in place of these
   bool takes_other = false;  // the product is with dO in place of Q, Q in place of dO, or V in place of K
   bool dP_takes_K = false;
+  bool D_lacks_dropout = false;                                           // D is that of an O without dropout
   double factor = 1;                                                      // of the gradient
   std::function<bool(std::int64_t query, std::int64_t key)> counts = {};  // empty: all that are visible
   std::function<std::int64_t(std::int64_t query)> row_of_L = {}, row_of_D = {};
   std::function<std::int64_t(std::int64_t query)> row_of_all = {};  // of Q, dO, L and D
+  // In place of visible_keys(), which a kernel with other lengths or another alignment computes.
+  std::function<KeyRange(const AttentionProblem& problem, std::int64_t batch, std::int64_t query)> visible = {};
+  // In place of query + keys - queries - key, and of batch · heads + head.
+  std::function<std::int64_t(std::int64_t query, std::int64_t key)> distance = {};
+  std::function<std::int64_t(std::int64_t batch, std::int64_t head)> head_of_mask = {}, head_of_slope = {};
+  bool mask_is_transposed = false;  // the mask of dropout is that of query `key` and key `query`
 };
 
 /// All mistakes to try for a problem whose tiles have these sizes.

@@ -169,13 +169,16 @@ WrongElements find_wrong(const Reference& reference, const HostBuffer& output, c
   const auto for_each_row = [&](const auto& visit) {
     for (std::int64_t batch = 0; batch < problem.batch; ++batch)
       for (std::int64_t head = 0; head < problem.heads; ++head)
-        for (std::int64_t index = 0; index < reference.rows.count(); ++index)
-          visit(WrongRow{batch, head, reference.rows.row(batch, head, index), index});
+        for (std::int64_t index = 0; index < reference.rows.count(); ++index) {
+          const std::int64_t row = reference.rows.row(batch, head, index);
+          if (row < num_rows(problem, batch)) visit(WrongRow{batch, head, row, index});
+        }
   };
   for_each_row([&](const WrongRow& at) {
     const double* expected = reference.row(at.batch, at.head, at.index);
     const double bound = reference.bound[at.batch * problem.heads + at.head];
     const std::uint16_t* got = output.data() + layout.row(at.batch, at.head, at.row);
+    found.compared += value_head_dim(problem);
     bool row_is_wrong = false;
     for (std::int64_t column = 0; column < value_head_dim(problem); ++column) {
       const double value = element_to_float(problem.dtype, got[column]);
@@ -193,7 +196,6 @@ WrongElements find_wrong(const Reference& reference, const HostBuffer& output, c
     found.tile_rows[at.row % tiling.block_q] = true;
     found.rows.push_back(at);
   });
-  found.compared = problem.batch * problem.heads * reference.rows.count() * value_head_dim(problem);
   const std::int64_t wrong_columns = std::count(found.columns.begin(), found.columns.end(), true);
   for_each_row([&](const WrongRow& at) {
     if (found.heads[at.batch * problem.heads + at.head] && found.q_tiles[at.row / tiling.block_q] &&
@@ -224,12 +226,11 @@ std::optional<std::string> describe_set(const std::vector<bool>& wrong) {
 
 std::string describe_places(const WrongElements& wrong, const AttentionProblem& problem, const Tiling& tiling,
                             const char* row) {
-  std::vector<std::string> parts = {
-      wrong.all_rows_compared
-          ? describe_rows(wrong.tile_rows, tiling, row)
-          : fmt::format("{} rows, where one row in {} was compared", wrong.rows.size(),
-                        problem.batch * problem.heads * problem.seq_len * value_head_dim(problem) / wrong.compared),
-      describe_columns(wrong.columns, tiling)};
+  std::vector<std::string> parts = {wrong.all_rows_compared
+                                        ? describe_rows(wrong.tile_rows, tiling, row)
+                                        : fmt::format("{} rows, where one row in {} was compared", wrong.rows.size(),
+                                                      output_size(problem) / wrong.compared),
+                                    describe_columns(wrong.columns, tiling)};
   for (const std::string& part : {describe_tiles(wrong.q_tiles, row), describe_heads(wrong.heads, problem)})
     if (!part.empty()) parts.push_back(part);
   std::string text = fmt::format("Wrong in {}", fmt::join(parts, ", "));
