@@ -471,7 +471,8 @@ std::variant<DebugReport, GradientReport> debug(const Request& request, EventWri
   if (problem.dtype == Dtype::e4m3)
     throw UsageError("e4m3 cannot represent the numbers that --debug probes with; choose --dtype fp16 or bf16");
   if (const char* field = field_without_probes(version.kind, problem))
-    throw UsageError(fmt::format("--debug does not show problems with {0}; leave {0} out", flag_of(field)));
+    throw UsageError(fmt::format("--debug does not show {0}problems with {1}; leave {1} out",
+                                 version.kind == ProblemKind::backward ? "gradients of " : "", flag_of(field)));
   const auto check_range = [](const char* flag, const std::optional<std::int64_t>& value, std::int64_t size) {
     if (value && (*value < 0 || *value >= size))
       throw UsageError(fmt::format("{} {} is out of range; this problem has 0 to {}", flag, *value, size - 1));
