@@ -65,14 +65,14 @@ struct Attention {
     for (std::int64_t j = 0; j < kKeys; j += kWidth)
       add(&S[row * keys + first_key + j], keys, &Q[row * head_dim], head_dim, count, &K_transposed[j], head_dim, kKeys);
   }
-  // S[row] becomes P = exp(S - m), rounded by `round`, where `change` makes S from a product and m is the largest score of the row;
-  // keys that the row does not see have P = 0. Returns the sum of P. L = m + log l takes the sum l from before the rounding. With a
-  // sink, both sums contain it.
-  template <typename Change, typename Round>
-  T softmax(std::int64_t row, const KeyRange& visible, const float* sink, T& log_sum_exp, const Change& change,
-            const Round& round) {
+  // S[row] becomes P = exp(S - m), rounded by `round`, where `change` makes S of query `query` from a product, and m is the largest
+  // score of the row; keys that the row does not see have P = 0. Returns the sum of P. L = m + log l takes the sum l from before
+  // the rounding. With a sink, both sums contain it.
+  template <typename Round>
+  T softmax(std::int64_t row, const KeyRange& visible, const float* sink, T& log_sum_exp, const ScoreChange<T>& change,
+            std::int64_t query, const Round& round) {
     T* P = &S[row * keys];
-    for (std::int64_t key = visible.begin; key < visible.end; ++key) P[key] = change(P[key], key);
+    for (std::int64_t key = visible.begin; key < visible.end; ++key) P[key] = change(P[key], query, key);
     const bool sees_a_key = visible.begin < visible.end;
     const T max = sees_a_key ? *std::max_element(P + visible.begin, P + visible.end) : 0;
     const T of_sink = sink != nullptr && sees_a_key ? std::exp(*sink - max) : 0;
@@ -200,15 +200,11 @@ AttendedRows attend_rows(const Inputs& inputs, std::int64_t batch, std::int64_t 
   std::vector<double> exact_sum(num_rows);
   std::vector<float> base_sum(num_rows);
   for (std::int64_t r = 0; r < num_rows; ++r) {
-    exact_sum[r] = exact.softmax(
-        r, visible[r], sink, result.exact_log_sum_exp[r],
-        [&](double product, std::int64_t key) { return exact_change(product, rows[r], key); },
-        [](double P) { return P; });
+    exact_sum[r] = exact.softmax(r, visible[r], sink, result.exact_log_sum_exp[r], exact_change, rows[r],
+                                 [](double P) { return P; });
     if (with_base)
-      base_sum[r] = base.softmax(
-          r, visible[r], sink, result.base_log_sum_exp[r],
-          [&](float product, std::int64_t key) { return base_change(product, rows[r], key); },
-          [&](float P) { return round_P(dtype, P, rows[r]); });
+      base_sum[r] = base.softmax(r, visible[r], sink, result.base_log_sum_exp[r], base_change, rows[r],
+                                 [&](float P) { return round_P(dtype, P, rows[r]); });
     if (!mask.drops_any()) continue;
     exact.drop(r, visible[r], mask, rows[r]);
     if (with_base) base.drop(r, visible[r], mask, rows[r]);
