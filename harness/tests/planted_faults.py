@@ -3639,6 +3639,7 @@ FAULTS += [
         "if (threadIdx.x < Traits::kNumWarps)",
         "if (threadIdx.x > 999)",
         "uninitialised_read",
+        "The CTAs with the keys before have started + 3",
     ),
     Fault(
         "the turns lie in the sums",
@@ -3646,7 +3647,8 @@ FAULTS += [
         "Behind the sums",
         "block_of_dQ<Traits>(args, args.batch, 0, 0)",
         "block_of_dQ<Traits>(args, 0, 0, 0)",
-        "race",
+        "endless_loop",
+        "The CTAs with the keys before have started + 3",
     ),
     Fault(
         "the turn is not passed on",
@@ -3654,7 +3656,8 @@ FAULTS += [
         "Pass the turn on",
         "store_release(turn, blockIdx.x + 1);",
         "store_release(turn, blockIdx.x);",
-        "deadlock",
+        "endless_loop",
+        "The CTAs with the keys before have started + 3",
     ),
     Fault(
         "two warps share a turn",
@@ -3662,7 +3665,8 @@ FAULTS += [
         "This warp's turns",
         "+ threadIdx.x / 32;",
         "+ threadIdx.x / 64;",
-        "deadlock",
+        "endless_loop",
+        "The CTAs with the keys before have started + 3",
     ),
     Fault(
         "the heads share their turns",
@@ -3670,7 +3674,8 @@ FAULTS += [
         "Behind the sums",
         "(batch * args.heads + head) * std::int64_t{args.seq_len}",
         "(batch * args.heads + 0000) * std::int64_t{args.seq_len}",
-        "deadlock",
+        "endless_loop",
+        "The CTAs with the keys before have started + 3",
     ),
     Fault(
         "keys beyond the last one are not masked",
