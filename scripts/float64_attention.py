@@ -89,26 +89,49 @@ def gradients(
     scale: float | None = None,
     causal: bool = False,
     window: tuple[int, int] = (-1, -1),
+    softcap: float = 0,
+    alibi_slopes: np.ndarray | None = None,
+    sinks: np.ndarray | None = None,
+    dropout_p: float = 0,
+    dropout_seed: int = 0,
+    dropout_offset: int = 0,
+    first_batch: int = 0,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
     """dQ, dK and dV of a loss whose gradient with respect to attention_and_lse() is dout, by the formulas of Dao et al.
-    (FlashAttention, appendix B.2). k and v may have fewer heads."""
+    (FlashAttention, appendix B.2). k and v may have fewer heads. The other arguments are as there."""
     scale = q.shape[-1] ** -0.5 if scale is None else scale
+    keep = round((1 - dropout_p) * 256)
     dq, dk, dv = (np.zeros(x.shape, np.float64) for x in (q, k, v))
+    distance = np.arange(k.shape[1]) - (np.arange(q.shape[1])[:, None] + k.shape[1] - q.shape[1])
     for b, head in np.ndindex(q.shape[0], q.shape[2]):
         kv_head = head // (q.shape[2] // k.shape[2])
         of_dout, of_q, of_k, of_v = (
             np.asarray(x[b, :, h], np.float64) for x, h in ((dout, head), (q, head), (k, kv_head), (v, kv_head))
         )
         s = scale * (of_q @ of_k.T)
-        most = s.max(axis=1, keepdims=True)
+        slope = np.ones_like(s)
+        if softcap:
+            slope = 1 - np.tanh(s / softcap) ** 2
+            s = softcap * np.tanh(s / softcap)
+        if alibi_slopes is not None:
+            s -= float(alibi_slopes[head]) * np.abs(distance)
+        most = s.max(axis=1, keepdims=True) if s.size > 0 else np.zeros((len(s), 1))
         s[~visible(*s.shape, causal, window)] = -np.inf  # at a row that sees no key, p is 0
         p = np.exp(s - most)
-        p /= np.maximum(p.sum(axis=1, keepdims=True), np.finfo(np.float64).tiny)
-        dp = of_dout @ of_v.T
-        ds = p * (dp - (p * dp).sum(axis=1, keepdims=True))
+        total = p.sum(axis=1, keepdims=True)
+        if sinks is not None:
+            total += np.exp(float(sinks[head]) - most)
+        p /= np.maximum(total, np.finfo(np.float64).tiny)
+        kept = np.ones_like(s)
+        if keep < 256:
+            head_in_all = (first_batch + b) * q.shape[2] + head
+            drawn = random_bytes(dropout_seed, dropout_offset, head_in_all, *distance.shape)
+            kept = (drawn < keep) * (256 / keep)
+        dp = kept * (of_dout @ of_v.T)
+        ds = p * (dp - (p * dp).sum(axis=1, keepdims=True)) * slope
         dq[b, :, head] = scale * ds @ of_k
         dk[b, :, kv_head] += scale * ds.T @ of_q
-        dv[b, :, kv_head] += p.T @ of_dout
+        dv[b, :, kv_head] += (kept * p).T @ of_dout
     return dq, dk, dv
 
 

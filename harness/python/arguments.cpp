@@ -136,7 +136,7 @@ void check_layout(const Array& array) {
 }
 
 // What only the backward pass has.
-void check_gradients(const Arrays& arrays) {
+void check_gradients(const Arrays& arrays, bool packed) {
   for (const auto& [array, like] :
        {std::pair{&*arrays.dout, arrays.out.shape == arrays.q.shape ? &arrays.q : &arrays.out},
         {&*arrays.dq, &arrays.q},
@@ -151,7 +151,10 @@ void check_gradients(const Arrays& arrays) {
     check_layout(*array);
   }
   const std::vector<std::int64_t>& q = arrays.q.shape;
-  check_numbers(*arrays.lse, {q[0], q[2], q[1]}, "[batch, heads, seq_len]");
+  if (packed)
+    check_numbers(*arrays.lse, {q[2], q[1]}, "[heads, total]");
+  else
+    check_numbers(*arrays.lse, {q[0], q[2], q[1]}, "[batch, heads, seq_len]");
 }
 
 // The dimensions, from the smallest stride to the largest.
@@ -387,7 +390,7 @@ AttentionProblem check_arrays(const Arrays& arrays, const AttentionProblem& aske
   for (const auto& optional : {&alibi_slopes, &sinks})
     if (*optional) check_numbers(**optional, {problem.heads}, "[heads of q]");
   if (arrays.dout) {
-    check_gradients(arrays);
+    check_gradients(arrays, problem.packed);
     return problem;  // the outputs are new
   }
   check_overlaps_not_itself(out);
@@ -421,13 +424,16 @@ void check_cache(const Arrays& arrays, const AttentionProblem& problem) {
   }
 }
 
-Gradients gradients_of(const Arrays& arrays) {
+Gradients gradients_of(const Arrays& arrays, bool packed) {
   if (!arrays.dout) return {};
-  return {.dO = tensor_of(*arrays.dout),
-          .dQ = tensor_of(*arrays.dq),
-          .dK = tensor_of(*arrays.dk),
-          .dV = tensor_of(*arrays.dv),
-          .log_sum_exp = static_cast<const float*>(arrays.lse->data)};
+  Gradients gradients{.dO = tensor_of(*arrays.dout),
+                      .dQ = tensor_of(*arrays.dq),
+                      .dK = tensor_of(*arrays.dk),
+                      .dV = tensor_of(*arrays.dv),
+                      .log_sum_exp = static_cast<const float*>(arrays.lse->data)};
+  for (Tensor* tensor : {&gradients.dO, &gradients.dQ, &gradients.dK, &gradients.dV})
+    if (packed) tensor->batch_stride = 0;  // as launch_args() does
+  return gradients;
 }
 
 Tensors tensors_of(const Arrays& arrays) {

@@ -62,7 +62,7 @@ AttentionProblem check_arrays(const Arrays& arrays, const AttentionProblem& aske
 void check_cache(const Arrays& arrays, const AttentionProblem& problem);
 
 /// The gradients of a launch, if they are given.
-Gradients gradients_of(const Arrays& arrays);
+Gradients gradients_of(const Arrays& arrays, bool packed);
 
 /// The tensors of a launch.
 Tensors tensors_of(const Arrays& arrays);

@@ -331,31 +331,37 @@ bool is_preferred(const Version& version, const AttentionProblem& problem, bool 
 // The newest version of the call's kind that the device runs, and that solves the problem and is preferred for it. If only extensions
 // do, on a Hopper GPU preferably one of Hopper's, and of these the one that solves the fewest other fields; if none does, the newest
 // version, of which the caller says what it does not solve. A version for gradients that adds with atomics is faster than a
-// deterministic one.
+// deterministic one, which is chosen if it is asked for, or if no other version solves the problem.
 const Version& newest_for(const Call& call, const AttentionProblem& problem, const Arrays& arrays,
                           const DeviceInfo& device) {
   const bool without_tma = goes_back(arrays).has_value();
   const auto rank = [](const Version& version) {
     return std::tuple(!version.is_extension(), version.architecture == Architecture::sm_90a, -num_solved(version));
   };
-  const Version *newest = nullptr, *solver = nullptr, *not_deterministic = nullptr;
+  const Version *newest = nullptr, *solver = nullptr;
+  const Version* other_solver = nullptr;  // deterministic if the call need not be, and not if it must
   for (const Version& version : versions()) {
     if (version.kind != call.kind || why_not_on_device(version, device)) continue;
     if (without_tma && version.architecture != Architecture::sm_80) continue;
     if (!is_preferred(version, problem, arrays.cache_lengths.has_value())) continue;
     const bool is_solver = solves(version, problem, device);
     if (call.kind == ProblemKind::backward && version.deterministic != call.deterministic) {
-      if (is_solver) not_deterministic = &version;
+      if (is_solver) other_solver = &version;
       continue;
     }
     if (!version.is_extension()) newest = &version;
     if (is_solver && (solver == nullptr || !version.is_extension() || rank(*solver) < rank(version))) solver = &version;
   }
   if (solver != nullptr) return *solver;
+  if (!call.deterministic && other_solver != nullptr) return *other_solver;
   const std::vector<std::string> fields = asked_fields(problem, false);
-  if (call.deterministic && not_deterministic != nullptr && !fields.empty())
+  if (call.deterministic && other_solver != nullptr && !fields.empty())
     throw UsageError(
         fmt::format("no deterministic version supports {}; leave deterministic out", fmt::join(fields, " and ")));
+  if (call.kind == ProblemKind::backward && fields.size() > 1 && newest != nullptr)
+    if (head_dims(*newest, problem.dtype).contains(problem.head_dim))
+      throw UsageError(fmt::format("no version that {} runs solves {} together in the backward pass; leave one out",
+                                   device.name, fmt::join(fields, " and ")));
   if (newest == nullptr)
     throw UsageError(fmt::format("there is no {} version that {} runs", describe(call.kind).name, device.name));
   return *newest;
@@ -495,7 +501,7 @@ Answer forward(const Call& call, const Arrays& arrays, Place place, const std::a
   tensors.lengths_kv = tensors.offsets_kv = lengths_kv.data();
   BackwardArgs args;  // of which a version that computes O sees the base
   static_cast<ExtendedArgs&>(args) = launch_args(problem, tensors, scale, workspace.data());
-  args.gradients = gradients_of(arrays);
+  args.gradients = gradients_of(arrays, problem.packed);
   if (arrays.cache_lengths) args.lengths_kv = static_cast<const int*>(arrays.cache_lengths->data);
 
   const std::string what =

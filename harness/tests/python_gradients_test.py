@@ -124,6 +124,79 @@ def test_gradients_of_what_forward_returns(fl: ModuleType) -> None:
     assert_right(fl.backward(dout, q, k, v, out, lse), gradients(dout, q, k, v))
 
 
+SLOPES = np.array([0.5, 0.125], np.float32)
+SINKS = np.array([1, -2], np.float32)
+CHANGES: list[dict[str, Any]] = [
+    {"softcap": 3.0},
+    {"alibi_slopes": SLOPES, "causal": True},
+    {"sinks": SINKS},
+    {"softcap": 2.0, "alibi_slopes": SLOPES, "sinks": SINKS, "window": (50, 7)},
+    {"dropout_p": 0.1, "dropout_seed": 1 << 40, "causal": True},
+    {"dropout_p": 0.6, "dropout_seed": 5, "dropout_offset": 4_000_000_000, "sinks": SINKS},
+]
+
+
+def skip_if_unsolved(fl: ModuleType, given: dict[str, Any]) -> None:
+    """Which versions solve a field changes as extensions are added; what no version solves is refused by name."""
+    try:
+        fl.which_backward(**given)
+    except ValueError as error:
+        unsolved = "no version supports it yet|together in the backward pass; leave one out| is not supported by "
+        assert re.search(unsolved, str(error)), error
+        with pytest.raises(ValueError, match=re.escape(str(error))):
+            fl.backward(**given)
+        pytest.skip(str(error))
+
+
+@pytest.mark.parametrize("fields", CHANGES, ids=lambda fields: "_".join(fields))
+def test_changes_of_scores_and_dropout(fl: ModuleType, fields: dict[str, Any]) -> None:
+    q, k, v, dout = Q[:, :100], K[:, :70, :1], V[:, :70, :1], DOUT[:, :100]
+    out, lse = attention_and_lse(q, k, v, **fields)
+    given = {"dout": dout, "q": q, "k": k, "v": v, "out": out.astype(np.float16), "lse": lse.astype(np.float32)}
+    skip_if_unsolved(fl, given | fields)
+    assert_right(fl.backward(**given, **fields), gradients(dout, q, k, v, **fields))
+
+
+@pytest.mark.parametrize("fields", [{}, CHANGES[1], CHANGES[-1]], ids=lambda fields: "_".join(fields) or "alone")
+@pytest.mark.parametrize("packed", [False, True])
+def test_sequences_of_several_lengths(fl: ModuleType, packed: bool, fields: dict[str, Any]) -> None:
+    """The gradients of padding are 0, whatever its inputs are."""
+    lengths = [(40, 0), (70, 33), (0, 20), (3, 64)]
+    nan = np.float16(np.nan)
+    padded = {name: np.full((4, 70, heads, 128), nan) for name, heads in (("q", 2), ("k", 1), ("v", 1), ("dout", 2))}
+    padded |= {"out": np.full((4, 70, 2, 128), nan), "lse": np.full((4, 2, 70), -np.inf, np.float32)}
+    expected = [np.zeros(padded[name].shape) for name in "qkv"]
+    for b, (queries, keys) in enumerate(lengths):
+        of_b = {name: normal(1, keys if name in "kv" else queries, x.shape[2], 128, seed=b) for name, x in
+                padded.items() if name != "lse"}  # fmt: skip
+        dout, q, k, v = (of_b[name] for name in ("dout", "q", "k", "v"))
+        of_b["out"], lse = attention_and_lse(q, k, v, **fields, first_batch=b)
+        padded["lse"][b, :, :queries] = lse[0]
+        for name, x in of_b.items():
+            padded[name][b, : x.shape[1]] = x[0]
+        for whole, dx in zip(expected, gradients(dout, q, k, v, **fields, first_batch=b), strict=True):
+            whole[b, : dx.shape[1]] = dx[0]
+    of_q, of_k = ([rows[i] for rows in lengths] for i in (0, 1))
+    given: dict[str, Any] = padded | {"lengths": of_q, "lengths_kv": of_k}
+    if packed:
+
+        def pack(x: np.ndarray, rows: list[int]) -> np.ndarray:
+            return np.concatenate([x[b, :n] for b, n in enumerate(rows)])
+
+        given = {name: pack(x, of_k if name in "kv" else of_q) for name, x in padded.items() if name != "lse"}
+        given["lse"] = np.ascontiguousarray(pack(padded["lse"].swapaxes(1, 2), of_q).T)
+        given |= {"cu_seqlens_q": np.cumsum([0, *of_q]), "cu_seqlens_k": np.cumsum([0, *of_k])}
+        expected = [pack(x, rows) for x, rows in zip(expected, (of_q, of_k, of_k), strict=True)]
+    skip_if_unsolved(fl, given | fields)
+    found = fl.backward(**given, **fields)
+    assert_right(found, tuple(expected))
+    if not packed:
+        for dx, rows in zip(found, (of_q, of_k, of_k), strict=True):
+            assert not any(dx[b, n:].any() for b, n in enumerate(rows))
+
+
+PACKED: dict[str, Any] = {name: x[0] for name, x in GIVEN.items()}
+PACKED |= {"cu_seqlens_q": [0, 100, 192], "cu_seqlens_k": [0, 100, 128]}
 REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "dout's shape": ({"dout": DOUT[:, :64]}, ValueError, "dout has shape (2, 64, 2, 128); it must be that of q"),
     "dout's type": ({"dout": DOUT.astype(np.float32)}, TypeError, "dout has dtype float32"),
@@ -157,6 +230,47 @@ REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "a window's width": ({"window": (-2, 0)}, ValueError, "window is (-2, 0); allowed: None, or (left, right), each "),
     "a version that computes O": ({"kernel": "16"}, ValueError, "16_overlapped_softmax computes O, not gradients; "),
     "a version that adds in any order": ({"kernel": "B07", "deterministic": True}, ValueError, "B07_prefetch adds in "),
+    "a softcap": ({"softcap": 2, "kernel": "B07"}, ValueError, "softcap is not supported by B07_prefetch; "),
+    "a softcap below 0": ({"softcap": -1.0}, ValueError, "softcap -1 is out of range; allowed: finite float32 numbers"),
+    "a softcap that is none": ({"softcap": [2]}, TypeError, "softcap is [2]; allowed: None, or a number above 0"),
+    "slopes of ALiBi": (
+        {"alibi_slopes": SLOPES, "kernel": "B07"},
+        ValueError,
+        "alibi_slopes is not supported by B07_prefetch; ",
+    ),
+    "too many slopes": ({"alibi_slopes": np.zeros(3, np.float32)}, ValueError, "alibi_slopes has shape (3); it must "),
+    "sinks": ({"sinks": SINKS, "kernel": "B07"}, ValueError, "sinks is not supported by B07_prefetch; "),
+    "sinks' type": ({"sinks": SINKS.astype(np.float64)}, TypeError, "sinks has dtype float64"),
+    "dropout": ({"dropout_p": 0.5, "kernel": "B07"}, ValueError, "dropout_p is not supported by B07_prefetch; "),
+    "dropout of all": ({"dropout_p": 1.0}, ValueError, "dropout_p 1 is out of range; allowed: 0 to 0.99609375"),
+    "a seed": ({"dropout_p": 0.5, "dropout_seed": -1}, ValueError, "dropout_seed is -1; allowed: 0 to 2^63 - 1"),
+    "lengths": ({"lengths": [9, 9], "kernel": "B07"}, ValueError, "lengths is not supported by B07_prefetch; "),
+    "too few lengths": ({"lengths": [9]}, ValueError, "lengths has 1 number, and q.shape[0] (batch) is 2; give one "),
+    "a length": ({"lengths": [9, 193], "lengths_kv": [9, 9]}, ValueError, "lengths 193 is out of range; allowed: 0"),
+    "lengths of packed ones": (
+        {"lengths": [9, 9], "cu_seqlens_q": [0, 9]},
+        ValueError,
+        "lengths and cu_seqlens_q are given, but packed sequences have no padding; leave lengths out",
+    ),
+    "sums without cu_seqlens_q": ({"cu_seqlens_k": [0, 9]}, ValueError, "cu_seqlens_k is given, but cu_seqlens_q is "),
+    "packed arrays of four dimensions": (
+        {"cu_seqlens_q": [0, 192]},
+        ValueError,
+        "q has shape (2, 192, 2, 128); with cu_seqlens_q it must be [total, heads, head_dim]",
+    ),
+    "a packed dout of four dimensions": (
+        PACKED | {"dout": DOUT},
+        ValueError,
+        "dout has shape (2, 192, 2, 128); with cu_seqlens_q it must be [total, heads, head_dim]",
+    ),
+    "a packed lse of three dimensions": (PACKED | {"lse": LSE}, ValueError, "lse has shape (2, 2, 192); it must be ["),
+    "sums of other rows": (PACKED | {"cu_seqlens_q": [0, 4, 9]}, ValueError, "q has 192 rows, and cu_seqlens_q ends "),
+    "packed": (
+        PACKED | {"kernel": "B07"},
+        ValueError,
+        "cu_seqlens_q is not supported by B07_prefetch; ",
+    ),
+    "dropout and deterministic": ({"dropout_p": 0.5, "deterministic": True}, ValueError, "dropout_p"),
     "deterministic type": ({"deterministic": 1}, TypeError, "deterministic is 1; allowed: True, False"),
     "no out": ({"out": None}, TypeError, "out is of type NoneType; allowed: arrays of"),
 }

@@ -377,6 +377,18 @@ def backward(
     softmax_scale: float | None = None,
     causal: bool = False,
     window: tuple[int, int] | None = None,
+    softcap: float | None = None,
+    alibi_slopes: Array | None = None,
+    sinks: Array | None = None,
+    dropout_p: float = 0.0,
+    dropout_seed: int = 0,
+    dropout_offset: int = 0,
+    lengths: Sequence[int] | None = None,
+    lengths_kv: Sequence[int] | None = None,
+    cu_seqlens_q: Sequence[int] | None = None,
+    cu_seqlens_k: Sequence[int] | None = None,
+    max_seqlen_q: int | None = None,
+    max_seqlen_k: int | None = None,
     deterministic: bool = False,
     config: str | None = None,
 ) -> tuple[Array, Array, Array]:
@@ -386,18 +398,26 @@ def backward(
     shape and the type of out. If k and v have fewer heads than q, dk and dv are sums over the heads that share one.
 
     kernel         a version of the backward track, "B07"; None is the newest one that the device runs and that solves
-                   the problem, of those that are deterministic or of those that are not
-    causal, window
-                   as in forward(); no deterministic version supports either
+                   the problem, and a deterministic one only with deterministic, or if no other solves it
+    causal, window, softcap, alibi_slopes, sinks, dropout_p, dropout_seed, dropout_offset, lengths, lengths_kv,
+    cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k
+                   those that forward() received for out and lse; no deterministic version supports any of them.
+                   Which versions solve them, which_backward() says. Padding of dout, out, q, k and v is not read, and
+                   dq, dk and dv are 0 there. With cu_seqlens_q, lse has shape [heads, total]
     deterministic  whether repeated calls have to return the same bits. Otherwise, several CTAs add to an element of dq
                    in any order, which is faster. With it, every head of q needs its own head of k and v, and each
                    seq_len a multiple of 64
 
-    Returns (dq, dk, dv), of the shapes and the type of q, k and v.
+    Returns (dq, dk, dv), of the shapes and the type of q, k and v. The gradient of sink h needs no kernel: it is minus
+    the sum of exp(sink - lse) · D over the rows of head h, where D is the sum of dout · out over head_dim.
+    flash_ladder.pytorch.attention() computes it.
 
     Streams, devices and exceptions are those of forward().
     """
-    answer = _gradients(dout, q, k, v, out, lse, kernel, softmax_scale, causal, window, deterministic, config)
+    asked = _asked(causal, window, softcap, lengths, lengths_kv) | _dropout(dropout_p, dropout_seed, dropout_offset)
+    packed = _packed(lengths, lengths_kv, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
+    given = {"dout": dout, "out": out, "lse": lse, "alibi_slopes": alibi_slopes, "sinks": sinks}
+    answer = _gradients(q, k, v, kernel, given, softmax_scale, asked, packed, config, deterministic)
     return cast("tuple[Array, Array, Array]", answer.result)
 
 
@@ -413,6 +433,18 @@ def which_backward(
     softmax_scale: float | None = None,
     causal: bool = False,
     window: tuple[int, int] | None = None,
+    softcap: float | None = None,
+    alibi_slopes: Array | None = None,
+    sinks: Array | None = None,
+    dropout_p: float = 0.0,
+    dropout_seed: int = 0,
+    dropout_offset: int = 0,
+    lengths: Sequence[int] | None = None,
+    lengths_kv: Sequence[int] | None = None,
+    cu_seqlens_q: Sequence[int] | None = None,
+    cu_seqlens_k: Sequence[int] | None = None,
+    max_seqlen_q: int | None = None,
+    max_seqlen_k: int | None = None,
     deterministic: bool = False,
     config: str | None = None,
 ) -> str:
@@ -420,8 +452,10 @@ def which_backward(
 
     Raises what backward() raises for an invalid argument, and for a problem that no version solves.
     """
-    answer = _gradients(dout, q, k, v, out, lse, kernel, softmax_scale, causal, window, deterministic, config, True)
-    return answer.kernel
+    asked = _asked(causal, window, softcap, lengths, lengths_kv) | _dropout(dropout_p, dropout_seed, dropout_offset)
+    packed = _packed(lengths, lengths_kv, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
+    given = {"dout": dout, "out": out, "lse": lse, "alibi_slopes": alibi_slopes, "sinks": sinks}
+    return _gradients(q, k, v, kernel, given, softmax_scale, asked, packed, config, deterministic, True).kernel
 
 
 def which(
@@ -461,24 +495,20 @@ def which(
 
 
 def _gradients(
-    dout: Array,
     q: Array,
     k: Array,
     v: Array,
-    out: Array,
-    lse: Array,
     kernel: str | int | None,
+    given: dict[str, _arrays.AnyArray | None],
     softmax_scale: float | None,
-    causal: bool,
-    window: tuple[int, int] | None,
-    deterministic: bool,
+    asked: dict[str, object],
+    packed: dict[str, object] | None,
     config: str | None,
+    deterministic: bool,
     only_chooses: bool = False,
 ) -> _Answer:
-    given: dict[str, _arrays.AnyArray | None] = {"dout": dout, "out": out, "lse": lse}
-    for name, array in given.items():  # in other calls, None is allowed
-        _arrays.library_of(name, array)
-    asked = _asked(causal, window, None, None, None)
+    for name in ("dout", "out", "lse"):  # in other calls, None is allowed
+        _arrays.library_of(name, given[name])
     if not isinstance(deterministic, bool):
         raise TypeError(f"deterministic is {deterministic!r}; allowed: True, False")
     return _call(
@@ -489,7 +519,7 @@ def _gradients(
         given,
         softmax_scale,
         asked,
-        None,
+        packed,
         False,
         config,
         only_chooses=only_chooses,
@@ -688,7 +718,8 @@ def _call(
         arrays["out"] = _empty(library, module, q, shape, "float16" if dtype in _EIGHT_BITS else dtype, device)
     if kind == "backward":
         for name, like in zip(_GRADIENTS, (q, k, v), strict=True):
-            arrays[name] = _empty(library, module, like, like.shape, library.dtype(q), device)
+            shape = like.shape if packed is None else (1, *like.shape)
+            arrays[name] = _empty(library, module, like, shape, library.dtype(q), device)
     if return_lse:
         *rows, heads, _ = q.shape
         shape = (heads, *rows) if packed else (rows[0], heads, *rows[1:])
@@ -698,7 +729,7 @@ def _call(
     dtypes |= dict.fromkeys(_GRADIENTS, dtypes["q"]) if kind == "backward" else {}
     given_out = optional["out"]
     if packed is not None:  # one batch entry with all sequences
-        arrays |= {name: arrays[name][None] for name in ("q", "k", "v")}
+        arrays |= {name: arrays[name][None] for name in ("q", "k", "v", "dout") if name in arrays}
         if given_out is not None:
             arrays["out"] = given_out[None]
     handed = {name: _arrays.hand_over(library, name, array, on_gpu) for name, array in arrays.items()}
@@ -720,7 +751,8 @@ def _call(
     if findings:
         raise FindingError(findings)
     if kind == "backward":
-        return _Answer(tuple(library.result(arrays[name]) for name in _GRADIENTS), milliseconds, ran)
+        gradients = tuple(library.result(arrays[name]) for name in _GRADIENTS)
+        return _Answer(gradients if packed is None else tuple(dx[0] for dx in gradients), milliseconds, ran)
     result = given_out
     if result is None:
         made = library.result(arrays["out"])
@@ -762,7 +794,7 @@ def _check_dimensions(arrays: dict[str, _arrays.AnyArray], packed: dict[str, obj
                 f"q has shape {shape}, of {len(shape)} dimensions; it must be [batch, seq_len, heads, head_dim]"
             )
         return
-    for name in ("q", "k", "v", "out"):
+    for name in ("q", "k", "v", "out", "dout"):
         if name in arrays and len(arrays[name].shape) != 3:
             raise ValueError(
                 f"{name} has shape {tuple(arrays[name].shape)}; with cu_seqlens_q it must be [total, heads, head_dim]"
