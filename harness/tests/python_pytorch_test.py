@@ -41,6 +41,12 @@ def tensors(result: torch.Tensor | tuple[torch.Tensor, ...]) -> tuple[torch.Tens
     return result if isinstance(result, tuple) else (result,)
 
 
+@pytest.fixture(autouse=True)
+def forget_what_was_compiled() -> None:
+    """torch.compile counts how often one function is compiled again, over all tests."""
+    torch.compiler.reset()
+
+
 @pytest.fixture(scope="module")
 def operator(fl: ModuleType) -> Callable[..., Any]:
     """flash_ladder.pytorch.forward()"""
@@ -131,11 +137,20 @@ def expected_gradients(
     scale: float = 128**-0.5,
     causal: bool = False,
     window: tuple[int, int] = (-1, -1),
+    softcap: float | None = None,
+    alibi_slopes: torch.Tensor | None = None,
+    sinks: torch.Tensor | None = None,
 ) -> list[torch.Tensor]:
-    """By PyTorch's own formulas, in float64."""
+    """Of q, k and v, and of the sinks if they are given, by PyTorch's own formulas in float64."""
     q, k, v = (x.double().requires_grad_() for x in arrays)
     of_k, of_v = (x.repeat_interleave(q.shape[2] // x.shape[2], dim=2) for x in (k, v))
     scores = torch.einsum("bihd,bjhd->bhij", q, of_k) * scale
+    if softcap is not None:
+        scores = softcap * torch.tanh(scores / softcap)
+    if alibi_slopes is not None:
+        aligned = torch.arange(q.shape[1]).to(q.device)[:, None] + k.shape[1] - q.shape[1]
+        distance = (aligned - torch.arange(k.shape[1]).to(q.device)).abs()
+        scores = scores - alibi_slopes[:, None, None].double() * distance
     left, right = window[0], 0 if causal else window[1]
     visible = torch.ones(scores.shape[2:], dtype=torch.bool, device=scores.device)
     if right >= 0:
@@ -143,9 +158,13 @@ def expected_gradients(
     if left >= 0:
         visible = visible.triu(k.shape[1] - q.shape[1] - left)
     scores = scores.masked_fill(~visible, -torch.inf)
-    weights = torch.softmax(scores, dim=-1)
+    of_sinks = None if sinks is None else sinks.double().requires_grad_()
+    if of_sinks is not None:  # a score more, which has no value
+        column = of_sinks[:, None, None].expand(*scores.shape[:3], 1)
+        scores = torch.cat([scores, torch.where(visible.any(dim=1)[:, None], column, -torch.inf)], dim=-1)
+    weights = torch.softmax(scores, dim=-1).nan_to_num()[..., : k.shape[1]]
     torch.einsum("bhij,bjhd->bihd", weights, of_v).backward(dout.double())
-    return [x.grad for x in (q, k, v)]
+    return [x.grad for x in ((q, k, v) if of_sinks is None else (q, k, v, of_sinks))]
 
 
 @pytest.mark.parametrize("compiled", [False, True])
@@ -191,6 +210,69 @@ def test_causal_attention_with_shared_heads(operator: Callable[..., Any], of_tok
         assert (x.grad.double() - expected).abs().max() < 4e-3 * expected.abs().max()
 
 
+def assert_right(found: list[torch.Tensor], expected: list[torch.Tensor]) -> None:
+    for got, wanted in zip(found, expected, strict=True):
+        assert (got.double() - wanted).abs().max() < 4e-3 * wanted.abs().max()
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_sinks_alone_need_no_version_for_gradients(operator: Callable[..., Any], compiled: bool) -> None:
+    """Nor do rows that see no key have any: the first queries of more queries than keys."""
+    del operator
+    from flash_ladder.pytorch import attention
+
+    call = torch.compile(attention, fullgraph=True, backend="aot_eager") if compiled else attention
+    q, k, v = Q, K[:, :30], V[:, :30]
+    sinks, dout = SINKS.clone().requires_grad_(), normal(*q.shape, seed=6)
+    call(q, k, v, causal=True, sinks=sinks, softcap=3.0).backward(dout)
+    expected = expected_gradients(dout, q, k, v, causal=True, sinks=SINKS, softcap=3.0)
+    assert_right([sinks.grad], expected[3:])
+    sinks.grad = None
+    of_all = {"cu_seqlens_q": [0, 40, 80], "cu_seqlens_k": torch.tensor([0, 30, 60])}
+    packed = [x.reshape(-1, *x.shape[2:]) for x in (q, k, v, dout)]
+    call(*packed[:3], causal=True, sinks=sinks, softcap=3.0, **of_all).backward(packed[3])
+    assert_right([sinks.grad], expected[3:])
+
+
+TRAINED: dict[str, dict[str, Any]] = {
+    "scores": {"softcap": 3.0, "alibi_slopes": SLOPES, "sinks": SINKS, "causal": True},
+    "sinks": {"sinks": SINKS, "window": (20, 5)},
+    "dropout": {"dropout_p": 0.5, "dropout_seed": 1 << 40, "dropout_offset": 3},
+    "lengths": {"lengths": [30, 40], "lengths_kv": torch.tensor([20, 40])},
+    "packed": {"cu_seqlens_q": CUMULATIVE, "max_seqlen_q": 64},
+}
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("case", TRAINED)
+def test_attention_with_other_fields(fl: ModuleType, operator: Callable[..., Any], case: str, compiled: bool) -> None:
+    """Its gradients are those of backward(), or by formulas; or no version solves the fields, and the error says so."""
+    del operator
+    from flash_ladder.pytorch import attention
+
+    call = torch.compile(attention, fullgraph=True, backend="aot_eager") if compiled else attention
+    fields = TRAINED[case]
+    arrays = [x.clone().requires_grad_() for x in arrays_for(fields)]
+    trained = [*arrays]
+    if "sinks" in fields:
+        trained.append(SINKS.clone().requires_grad_())
+        fields = fields | {"sinks": trained[-1]}
+    out, lse = call(*arrays, **fields, return_lse=True)
+    dout = normal(*out.shape, seed=6)
+    of_numbers = {name: x.detach() if isinstance(x, torch.Tensor) else x for name, x in fields.items()}
+    given = [dout, *(x.detach() for x in arrays), out.detach(), lse]
+    try:
+        expected = list(fl.backward(*given, **of_numbers))
+    except ValueError as error:
+        with pytest.raises(ValueError, match=re.escape(str(error))):
+            out.backward(dout)
+        pytest.skip(f"{error}")
+    out.backward(dout)
+    if case in ("scores", "sinks"):
+        expected = expected_gradients(dout, *given[1:4], **of_numbers)
+    assert_right([x.grad for x in trained], expected)
+
+
 @pytest.mark.parametrize("compiled", [False, True])
 def test_attention_in_a_window(operator: Callable[..., Any], compiled: bool) -> None:
     del operator
@@ -217,7 +299,8 @@ def test_a_window_that_is_none_is_refused(operator: Callable[..., Any]) -> None:
 def test_opcheck_of_attention(operator: Callable[..., Any]) -> None:
     del operator
     arrays = [x.clone().requires_grad_() for x in WHOLE_TILES]
-    torch.library.opcheck(torch.ops.flash_ladder.attention.default, (*arrays, 0.1, True, [30, -1], False))
+    fields = [None] * 6, [0.1, True, [30, -1], None, 0.0, 0, 0, None, None, False]
+    torch.library.opcheck(torch.ops.flash_ladder.attention.default, (*arrays, *fields[0], *fields[1]))
 
 
 def test_deterministic_gradients_of_other_sizes_are_refused(operator: Callable[..., Any]) -> None:

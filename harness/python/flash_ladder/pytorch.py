@@ -101,6 +101,11 @@ def _no_backward(*_: object) -> None:
 _operator.register_autograd(_no_backward)
 
 
+def _on_host(*numbers: Numbers | None) -> list[torch.Tensor | None]:
+    """Numbers of Python as tensors in host memory, and tensors as they are."""
+    return [x if x is None or isinstance(x, torch.Tensor) else torch.tensor(x, device="cpu") for x in numbers]
+
+
 def forward(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -131,10 +136,7 @@ def forward(
     lengths, lengths_kv, cu_seqlens_q and cu_seqlens_k may be tensors. If they are on a GPU, the call waits for that
     GPU, because the launch needs the numbers in host memory.
     """
-    numbers = {
-        name: given if given is None or isinstance(given, torch.Tensor) else torch.tensor(given, device="cpu")
-        for name, given in zip(_PER_SEQUENCE, (lengths, lengths_kv, cu_seqlens_q, cu_seqlens_k), strict=True)
-    }
+    numbers = dict(zip(_PER_SEQUENCE, _on_host(lengths, lengths_kv, cu_seqlens_q, cu_seqlens_k), strict=True))
     out, lse = torch.ops.flash_ladder.forward(
         q,
         k,
@@ -159,8 +161,21 @@ def forward(
     return (out, lse) if return_lse else out
 
 
-# The arguments of both operators that are not tensors, as a schema lists them.
-_SETTINGS = "float? softmax_scale, bool causal, SymInt[]? window, bool deterministic"
+# The arguments that both operators have after q, k and v, or after dout, q, k, v, out and lse: tensors, and settings.
+_FIELDS = """
+    Tensor? alibi_slopes, Tensor? sinks, Tensor? lengths, Tensor? lengths_kv, Tensor? cu_seqlens_q,
+    Tensor? cu_seqlens_k, float? softmax_scale, bool causal, SymInt[]? window, float? softcap, float dropout_p,
+    int dropout_seed, int dropout_offset, SymInt? max_seqlen_q, SymInt? max_seqlen_k, bool deterministic"""
+_FIELD_NAMES = [field.split()[-1] for field in _FIELDS.split(",")]
+_SETTINGS = " ".join(_FIELDS.split())
+
+
+def _fields_of(given: Sequence[Any]) -> dict[str, Any]:
+    """The arguments of flash_ladder.backward() that are none of its first arrays."""
+    fields = dict(zip(_FIELD_NAMES, given, strict=True))
+    for name in _PER_SEQUENCE:
+        fields[name] = None if fields[name] is None else fields[name].tolist()
+    return fields
 
 
 @torch.library.custom_op(
@@ -172,14 +187,11 @@ def _attention(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
-    softmax_scale: float | None,
-    causal: bool,
-    window: Sequence[int] | None,
-    deterministic: bool,
+    *given: Any,  # noqa: ANN401 (the schema has the types)
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    del deterministic  # which every version that computes O is
-    sides = cast("tuple[int, int] | None", window)
-    out, lse = flash_ladder.forward(q, k, v, softmax_scale=softmax_scale, causal=causal, window=sides, return_lse=True)
+    fields = _fields_of(given)
+    del fields["deterministic"]  # which every version that computes O is
+    out, lse = flash_ladder.forward(q, k, v, return_lse=True, **fields)
     return out, lse
 
 
@@ -196,23 +208,9 @@ def _attention_backward(
     v: torch.Tensor,
     out: torch.Tensor,
     lse: torch.Tensor,
-    softmax_scale: float | None,
-    causal: bool,
-    window: Sequence[int] | None,
-    deterministic: bool,
+    *given: Any,  # noqa: ANN401
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    return flash_ladder.backward(
-        dout,
-        q,
-        k,
-        v,
-        out,
-        lse,
-        softmax_scale=softmax_scale,
-        causal=causal,
-        window=cast("tuple[int, int] | None", window),
-        deterministic=deterministic,
-    )
+    return flash_ladder.backward(dout, q, k, v, out, lse, **_fields_of(given))
 
 
 @_attention.register_fake
@@ -220,8 +218,9 @@ def _fake_attention(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *others: object
 ) -> tuple[torch.Tensor, torch.Tensor]:
     del k, others
-    batch, seq_len, heads, _ = q.shape
-    return q.new_empty((batch, seq_len, heads, v.shape[-1])), q.new_empty((batch, heads, seq_len), dtype=torch.float32)
+    *rows, heads, _ = q.shape
+    shape = (heads, *rows) if len(rows) == 1 else (rows[0], heads, *rows[1:])
+    return q.new_empty((*q.shape[:-1], v.shape[-1])), q.new_empty(shape, dtype=torch.float32)
 
 
 @_attention_backward.register_fake
@@ -232,10 +231,24 @@ def _fake_attention_backward(
     return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
 
 
+_NUM_TENSORS = 2 + len(_PER_SEQUENCE)  # of the fields
+
+
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.Tensor]) -> None:  # noqa: ANN401
-    q, k, v, ctx.softmax_scale, ctx.causal, ctx.window, ctx.deterministic = inputs
-    ctx.save_for_backward(q, k, v, *output)
+    q, k, v, *fields = inputs
+    ctx.settings = fields[_NUM_TENSORS:]
+    ctx.save_for_backward(q, k, v, *output, *fields[:_NUM_TENSORS])
     ctx.mark_non_differentiable(output[1])
+
+
+def _gradient_of_sinks(dout: torch.Tensor, out: torch.Tensor, lse: torch.Tensor, sinks: torch.Tensor) -> torch.Tensor:
+    """Minus the sum of exp(sink - lse) · D over all rows of a head, where D is the sum of dout · out over head_dim: of
+    each row, a sink has the weight exp(sink - lse), which lowers the others. A row without keys has no sink, either.
+    """
+    D = (dout.float() * out.float()).sum(-1).transpose(-1, -2)  # in the shape of lse
+    weights = torch.exp(sinks[:, None] - lse)
+    of_rows = torch.where(torch.isneginf(lse), 0.0, weights * D).sum(-1)  # [batch, heads], or [heads] if packed
+    return -(of_rows if of_rows.ndim == 1 else of_rows.sum(0))
 
 
 def _gradients(
@@ -244,13 +257,17 @@ def _gradients(
     dlse: torch.Tensor | None,
 ) -> tuple[torch.Tensor | None, ...]:
     del dlse
-    q, k, v, out, lse = ctx.saved_tensors
+    q, k, v, out, lse, *tensors = ctx.saved_tensors
     # What follows an operator may leave any strides, such as those of an expanded tensor.
     given = dout.contiguous()
-    dq, dk, dv = torch.ops.flash_ladder.attention_backward(
-        given, q, k, v, out, lse, ctx.softmax_scale, ctx.causal, ctx.window, ctx.deterministic
-    )
-    return dq, dk, dv, None, None, None, None
+    of_arrays: tuple[torch.Tensor | None, ...] = (None, None, None)
+    if any(ctx.needs_input_grad[:3]):
+        of_arrays = torch.ops.flash_ladder.attention_backward(given, q, k, v, out, lse, *tensors, *ctx.settings)
+    of_fields: list[torch.Tensor | None] = [None] * len(_FIELD_NAMES)
+    at, sinks = _FIELD_NAMES.index("sinks"), tensors[_FIELD_NAMES.index("sinks")]
+    if sinks is not None and ctx.needs_input_grad[3 + at]:
+        of_fields[at] = _gradient_of_sinks(given, out, lse, sinks)
+    return *of_arrays, *of_fields
 
 
 _attention.register_autograd(_gradients, setup_context=_keep)
@@ -264,18 +281,51 @@ def attention(
     softmax_scale: float | None = None,
     causal: bool = False,
     window: tuple[int, int] | None = None,
+    softcap: float | None = None,
+    alibi_slopes: torch.Tensor | None = None,
+    sinks: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    dropout_seed: int = 0,
+    dropout_offset: int = 0,
+    lengths: Numbers | None = None,
+    lengths_kv: Numbers | None = None,
+    cu_seqlens_q: Numbers | None = None,
+    cu_seqlens_k: Numbers | None = None,
+    max_seqlen_q: int | None = None,
+    max_seqlen_k: int | None = None,
     deterministic: bool = False,
     return_lse: bool = False,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """softmax(softmax_scale · q kᵀ) v with gradients: calls flash_ladder.forward() and flash_ladder.backward(), which
     choose the fastest versions for the problem, through operators that torch.compile keeps.
 
-    q, k and v have shape [batch, seq_len, heads, head_dim] with a head_dim of 128. k and v may have fewer heads than q.
-    causal and window are the masks of forward(). If deterministic, gradients are the same bits in each run; this
-    excludes masks and fewer heads, and needs a seq_len that is a multiple of 64. If return_lse, also returns the
-    logarithm of the sum of exp(S) of each row, float32 [batch, heads, seq_len], through which no gradient flows.
+    q, k and v have shape [batch, seq_len, heads, head_dim] with a head_dim of 128, or [total, heads, head_dim] with
+    cu_seqlens_q. k and v may have fewer heads than q. The other arguments are those of flash_ladder.forward(); lengths,
+    lengths_kv, cu_seqlens_q and cu_seqlens_k may be tensors. Which of them have gradients, alone or together,
+    flash_ladder.which_backward() says. sinks have gradients, too, and alibi_slopes have none. With dropout, each layer
+    needs a seed or an offset of its own in each training step. If deterministic, gradients are the same bits in each
+    run; this excludes masks and fewer heads, and needs a seq_len that is a multiple of 64. If return_lse, also returns
+    the logarithm of the sum of exp(S) of each row, float32 [batch, heads, seq_len], or [heads, total] if packed,
+    through which no gradient flows.
 
     Raises what flash_ladder.forward() raises, and in backward() what flash_ladder.backward() raises.
     """
-    out, lse = torch.ops.flash_ladder.attention(q, k, v, softmax_scale, causal, window, deterministic)
+    out, lse = torch.ops.flash_ladder.attention(
+        q,
+        k,
+        v,
+        alibi_slopes,
+        sinks,
+        *_on_host(lengths, lengths_kv, cu_seqlens_q, cu_seqlens_k),
+        softmax_scale,
+        causal,
+        window,
+        softcap,
+        dropout_p,
+        dropout_seed,
+        dropout_offset,
+        max_seqlen_q,
+        max_seqlen_k,
+        deterministic,
+    )
     return (out, lse) if return_lse else out
