@@ -39,6 +39,7 @@ class Fault:
     waits_at: str = ""  # the place of the last wait of the first finding's thread
     head_dim: int | None = None  # of the problem that shows it, if the kernel has several
     head_dim_v: int | None = None  # if it is not head_dim
+    softcap: float | None = None  # of the causal problem that shows it, if the check's are too large
 
     @property
     def file(self) -> str:
@@ -3541,6 +3542,63 @@ FAULTS += [
         "D = rowsum(dO ∘ O)",
         "args.O.row<Element>(batch, head, first_q + first_query)",
         "args.O.row<Element>(batch, head, first_query)",
+    ),
+    Fault(
+        "the derivative of the cap is left out",
+        "backward_scores",
+        "P = exp(S - L), and dS",
+        "dP *= 1 - tanh * tanh;",
+        "",
+    ),
+    Fault(
+        "dP is multiplied by the derivative before D is subtracted",
+        "backward_scores",
+        "P = exp(S - L), and dS",
+        "dP *= 1 - tanh * tanh;",
+        "dP -= tanh * tanh * dP_rmem[mma_n][i];",
+    ),
+    Fault(
+        "the cap makes hidden keys visible",
+        "backward_scores",
+        "P = exp(S - L), and dS",
+        "S == -INFINITY ? S : changed;",
+        "changed;",
+        softcap=1,
+    ),
+    Fault(
+        "the scale comes after the cap",
+        "backward_scores",
+        "P = exp(S - L), and dS",
+        "tanh_from_exp(S * inverse_cap)",
+        "tanh_from_exp(S / args.softmax_scale * inverse_cap)",
+    ),
+    Fault(
+        "distances are those of queries that begin with the first key",
+        "backward_scores",
+        "P = exp(S - L), and dS",
+        "pair + seq_len_kv - seq_len -",
+        "pair -",
+    ),
+    Fault(
+        "distances grow along the keys as they do along the queries",
+        "backward_scores",
+        "P = exp(S - L), and dS",
+        "i % 2 - i / 2 * 8)",
+        "i % 2 + i / 2 * 8)",
+    ),
+    Fault(
+        "keys after the query become more likely",
+        "backward_scores",
+        "P = exp(S - L), and dS",
+        "fabsf(distance",
+        "(distance",
+    ),
+    Fault(
+        "all heads of a group have the slope of its first",
+        "backward_scores",
+        "P = exp(S - L), and dS",
+        "alibi_slopes[head]",
+        "alibi_slopes[kv_head * heads_per_kv]",
     ),
     Fault(
         "dQ takes dS and K as if they were K-major",
