@@ -39,7 +39,6 @@ class Fault:
     waits_at: str = ""  # the place of the last wait of the first finding's thread
     head_dim: int | None = None  # of the problem that shows it, if the kernel has several
     head_dim_v: int | None = None  # if it is not head_dim
-    softcap: float | None = None  # of the causal problem that shows it, if the check's are too large
 
     @property
     def file(self) -> str:
@@ -3563,7 +3562,6 @@ FAULTS += [
         "P = exp(S - L), and dS",
         "S == -INFINITY ? S : changed;",
         "changed;",
-        softcap=1,
     ),
     Fault(
         "the scale comes after the cap",
