@@ -1,8 +1,8 @@
 """A worker of the virtual GPU that runs a planted fault in place of the requested version.
 
 The harness knows the versions of the ladder, whereas the worker of planted_faults.py knows only its own. The version
-named by the environment variable FLASH_LADDER_FAULT ("fault_07_ldmatrix_2") runs, and its answer carries the name that was
-requested. Run with python -IS.
+named by the environment variable FLASH_LADDER_FAULT ("fault_07_ldmatrix_2") runs, and its answer carries the name that
+was requested. Run with python -IS.
 """
 
 import json
