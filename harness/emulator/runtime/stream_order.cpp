@@ -58,12 +58,14 @@ void StreamOrder::remove_stream(cudaStream_t stream) {
     }
   };
   streams_[handle] = found->second;
+  streams_[handle].has_ended = true;
   streams_.erase(stream);
   for (auto& [other, state] : streams_) rename(state.clock);
   rename(host_);
   for (Work& work : done_) {
     if (work.stream == stream) work.stream = handle;
   }
+  forget_ended_streams();
 }
 
 std::string StreamOrder::name_of(cudaStream_t stream) const {
@@ -85,6 +87,29 @@ bool StreamOrder::known(const StreamClock& clock, const Work& work) const {
 
 void StreamOrder::forget_what_the_host_knows() {
   std::erase_if(done_, [&](const Work& work) { return known(host_, work); });
+  forget_ended_streams();
+}
+
+bool StreamOrder::is_forgotten_or_known_to_host(const std::pair<const cudaStream_t, std::uint64_t>& entry) const {
+  const auto& [stream, number] = entry;
+  const auto found = host_.find(stream);
+  return (found != host_.end() && number <= found->second) || !streams_.contains(stream);
+}
+
+// All work that begins later comes after what the host knows. So an ended stream that knows no more than the host does not
+// order anything. Without this, each launch of a program with a stream per launch would take longer than the one before.
+void StreamOrder::forget_ended_streams() {
+  std::vector<cudaStream_t> forgotten;
+  for (const auto& [stream, state] : streams_) {
+    if (state.has_ended &&
+        std::ranges::all_of(state.clock, [&](const auto& entry) { return is_forgotten_or_known_to_host(entry); }))
+      forgotten.push_back(stream);
+  }
+  for (cudaStream_t stream : forgotten) {
+    streams_.erase(stream);
+    host_.erase(stream);
+    for (auto& [other, state] : streams_) state.clock.erase(stream);
+  }
 }
 
 void StreamOrder::begin(cudaStream_t stream, const std::string& what, const std::string& kernel) {

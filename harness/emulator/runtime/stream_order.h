@@ -74,7 +74,9 @@ class StreamOrder {
   };
   bool known(const StreamClock& clock, const Work& work) const;
   static std::string asked_for(const Work& work);
+  bool is_forgotten_or_known_to_host(const std::pair<const cudaStream_t, std::uint64_t>& entry) const;
   void forget_what_the_host_knows();
+  void forget_ended_streams();
   std::string name_of(cudaStream_t stream) const;
   void protect();
   void unprotect();
@@ -85,6 +87,7 @@ class StreamOrder {
     StreamClock clock;
     bool waits_for_legacy = true;
     int number = 0;
+    bool has_ended = false;
   };
   std::map<cudaStream_t, StreamState> streams_;
   int numbers_ = 0;
