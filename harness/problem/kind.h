@@ -5,14 +5,14 @@
 #include <string_view>
 
 #include "host/versions.h"
+#include "problem/problem.h"
 
 namespace flash_ladder {
 
 struct KindOfProblem {
   std::string_view name;
-  // Floating-point operations, in units of the forward pass's two products: floating_point_operations(). The backward pass
-  // has five products; a recomputed S counts, as it does in published benchmarks.
-  double work;
+  // The products that count in TFLOP/s. The backward pass has five; a recomputed S counts, as it does in published benchmarks.
+  Products products;
   // What a kernel writes, for messages. If it has only one output, messages need no name.
   std::string_view outputs;
   // A version that starts fewer CTAs on few SMs is checked on few of them, too. A study card says what is different then, and the

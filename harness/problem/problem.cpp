@@ -251,13 +251,14 @@ KeyRange visible_keys(const AttentionProblem& problem, std::int64_t batch, std::
   return {.begin = begin, .end = end};
 }
 
-double floating_point_operations(const AttentionProblem& problem) {
+double floating_point_operations(const AttentionProblem& problem, const Products& products) {
   double of_one_head = 0;
   if (problem.lengths.empty() && problem.lengths_kv.empty())
     of_one_head = problem.batch * scores(problem, 0);
   else
     for (std::int64_t batch = 0; batch < problem.batch; ++batch) of_one_head += scores(problem, batch);
-  return 2.0 * of_one_head * problem.heads * (problem.head_dim + value_head_dim(problem));
+  return 2.0 * of_one_head * problem.heads *
+         (products.of_head_dim * problem.head_dim + products.of_head_dim_v * value_head_dim(problem));
 }
 
 double kv_element_bytes(const AttentionProblem& problem) {

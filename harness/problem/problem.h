@@ -75,10 +75,15 @@ struct KeyRange {
 /// The mask of the problem, which the reference applies.
 KeyRange visible_keys(const AttentionProblem& problem, std::int64_t batch, std::int64_t query);
 
-/// 2 · heads · (head_dim + head_dim_v) · the scores of all sequences: two products of 2 · M · N · K each. By convention a causal
+/// The matrix products of a kind of problem. In each, two sizes are the numbers of queries and of keys; the third one is head_dim or
+/// head_dim_v. These are the forward pass's: S = Q Kᵀ and O = P V.
+struct Products {
+  int of_head_dim = 1, of_head_dim_v = 1;
+};
+/// 2 · heads · the scores of all sequences · (head_dim + head_dim_v): a product takes 2 · M · N · K. By convention a causal
 /// problem has half of the scores (Dao, FlashAttention-2, section 4.1), whatever the lengths; a problem with a window
 /// has only the scores that it does not hide.
-double floating_point_operations(const AttentionProblem& problem);
+double floating_point_operations(const AttentionProblem& problem, const Products& products = {});
 /// Bytes of an element of K or V.
 double kv_element_bytes(const AttentionProblem& problem);
 /// Bytes of Q, K, V and O.

@@ -259,23 +259,23 @@ std::optional<std::string> why_no_log_sum_exp(const Version& version, bool log_s
                      fmt::join(others, " or "));
 }
 
-// For which sizes a version computes O in this type: a head_dim of q, k and v, or one of q and k and another of v.
+// For which sizes a version computes gradients, or O, in this type: a head_dim of q, k and v, or one of q and k and another of v.
 struct HeadDims {
   std::set<std::int64_t> equal;
   std::set<std::pair<std::int64_t, std::int64_t>> unequal;
 };
-HeadDims head_dims_on(const DeviceInfo& device, Dtype dtype) {
+HeadDims head_dims_on(const DeviceInfo& device, Dtype dtype, bool of_gradients) {
   HeadDims found;
   for (const Version& version : versions()) {
-    if (version.kind == ProblemKind::backward || why_not_on_device(version, device)) continue;
+    if ((version.kind == ProblemKind::backward) != of_gradients || why_not_on_device(version, device)) continue;
     found.equal.merge(head_dims(version, dtype));
     found.unequal.merge(unequal_head_dims(version, dtype));
   }
   return found;
 }
 
-void refuse_head_dims(const AttentionProblem& problem, const DeviceInfo& device) {
-  const auto [equal, unequal] = head_dims_on(device, problem.dtype);
+void refuse_head_dims(const AttentionProblem& problem, const DeviceInfo& device, bool of_gradients = false) {
+  const auto [equal, unequal] = head_dims_on(device, problem.dtype, of_gradients);
   if (problem.head_dim_v == 0 && !equal.contains(problem.head_dim))
     throw UsageError(
         fmt::format("{} is {}; allowed: {}", kArguments.size("head_dim"), problem.head_dim, fmt::join(equal, ", ")));
@@ -354,14 +354,18 @@ const Version& newest_for(const Call& call, const AttentionProblem& problem, con
   }
   if (solver != nullptr) return *solver;
   if (!call.deterministic && other_solver != nullptr) return *other_solver;
-  const std::vector<std::string> fields = asked_fields(problem, false);
+  std::vector<std::string> fields = asked_fields(problem, false);
+  if (call.kind == ProblemKind::backward) {
+    refuse_head_dims(problem, device, /*of_gradients=*/true);
+    if (newest != nullptr && problem.head_dim_v == 0 && !head_dims(*newest, problem.dtype).contains(problem.head_dim))
+      fields.push_back(fmt::format("{} {}", kArguments.size("head_dim"), problem.head_dim));
+  }
   if (call.deterministic && other_solver != nullptr && !fields.empty())
     throw UsageError(
         fmt::format("no deterministic version supports {}; leave deterministic out", fmt::join(fields, " and ")));
-  if (call.kind == ProblemKind::backward && fields.size() > 1 && newest != nullptr)
-    if (head_dims(*newest, problem.dtype).contains(problem.head_dim))
-      throw UsageError(fmt::format("no version that {} runs solves {} together in the backward pass; leave one out",
-                                   device.name, fmt::join(fields, " and ")));
+  if (call.kind == ProblemKind::backward && fields.size() > 1)
+    throw UsageError(fmt::format("no version that {} runs solves {} together in the backward pass; leave one out",
+                                 device.name, fmt::join(fields, " and ")));
   if (newest == nullptr)
     throw UsageError(fmt::format("there is no {} version that {} runs", describe(call.kind).name, device.name));
   return *newest;

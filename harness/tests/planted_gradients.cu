@@ -21,6 +21,7 @@ enum class Fault {
   skips_padding,    // leaves dK and dV unwritten past the last key of a sequence
   skips_unseen,     // leaves dK and dV unwritten of keys that no query sees
   reads_neighbour,  // multiplies the first query beyond a packed sequence by 0
+  short_dP,         // dP sums head_dim elements although rows of V have more
 };
 
 // For a problem that is not plain: as in ExtendedArgs.
@@ -36,12 +37,12 @@ struct Extension {
   std::uint32_t dropout_offset;
 };
 
-template <typename Element_>
+template <typename Element_, int kHeadDim_ = 128, int kHeadDimV_ = kHeadDim_>
 struct Traits {
   using Element = Element_;
   static constexpr int kBlockQ = 16;
   static constexpr int kBlockKV = 16;
-  static constexpr int kHeadDim = 128;
+  static constexpr int kHeadDim = kHeadDim_, kHeadDimV = kHeadDimV_;
   static constexpr int kNumWarps = 1;
   static constexpr int kSmemBytes = 0;
 };
@@ -55,11 +56,11 @@ __device__ Rows rows_of(int batch, int all, const int* lengths, const int* offse
   return {0, lengths ? lengths[batch] : all};
 }
 
-constexpr int kElements = 4;  // elements of a row per thread: threadIdx.x, and every 32nd from there on
 constexpr float kLog2e = 1.44269504f;
 
-// The product of two rows, returned to every thread of the warp.
-template <typename Element>
+// The product of two rows, returned to every thread of the warp. Of a row, a thread has kElements: threadIdx.x, and every 32nd from
+// there on.
+template <int kElements, typename Element>
 __device__ float dot(const Element* a, const Element* b) {
   float sum = 0;
   for (int i = 0; i < kElements; ++i) sum += to_float(a[threadIdx.x + 32 * i]) * to_float(b[threadIdx.x + 32 * i]);
@@ -67,19 +68,21 @@ __device__ float dot(const Element* a, const Element* b) {
   return sum;
 }
 
-template <typename Element>
+template <int kElements, typename Element>
 __device__ void add(float (&sum)[kElements], float factor, const Element* row) {
   for (int i = 0; i < kElements; ++i) sum[i] += factor * to_float(row[threadIdx.x + 32 * i]);
 }
 
-template <typename Element>
+template <int kElements, typename Element>
 __device__ void store(Element* row, const float (&sum)[kElements], float factor) {
   for (int i = 0; i < kElements; ++i) row[threadIdx.x + 32 * i] = from_float<Element>(sum[i] * factor);
 }
 
 // One head of Q of one batch entry.
-template <typename Element, Fault kFault>
+template <typename Traits, Fault kFault>
 struct Head {
+  using Element = typename Traits::Element;
+  static constexpr int kOfQ = Traits::kHeadDim / 32, kOfV = Traits::kHeadDimV / 32;  // elements of a row per thread
   const AttentionArgs& args;
   const Gradients& gradients;
   const Extension& extension;
@@ -128,7 +131,7 @@ struct Head {
     float P, dS;
   };
   __device__ Weights weights(int query, int key) const {
-    float S = dot(Q(query), K(key)) * args.softmax_scale, derivative = 1;
+    float S = dot<kOfQ>(Q(query), K(key)) * args.softmax_scale, derivative = 1;
     if (extension.softcap > 0) {
       const float tanh = tanhf(S / extension.softcap);
       S = extension.softcap * tanh;
@@ -142,7 +145,7 @@ struct Head {
         is_kept(extension.dropout_seed, extension.dropout_offset, head_in_all, query, key, extension.keep);
     const float factor = kept ? 256.0f / extension.keep : 0;
     const float of_dP = kFault == Fault::keeps_dP ? 1 : kFault == Fault::unscaled_dP && kept ? 1 : factor;
-    const float dP = dot(dO(query), V(key)) * of_dP;
+    const float dP = dot < kFault == Fault::short_dP ? kOfQ : kOfV > (dO(query), V(key)) * of_dP;
     return {P * factor, P * (dP - D(query)) * derivative};
   }
 };
@@ -151,14 +154,14 @@ struct Head {
 template <typename Traits, Fault kFault>
 __global__ void gradient_of_queries(AttentionArgs args, Gradients gradients, Extension extension) {
   using Element = typename Traits::Element;
-  const Head<Element, kFault> of(args, gradients, extension, blockIdx.z, blockIdx.y);
+  const Head<Traits, kFault> of(args, gradients, extension, blockIdx.z, blockIdx.y);
   const int rows = extension.offsets ? of.queries.count : args.seq_len;  // a packed sequence has no padding
   for (int i = 0; i < Traits::kBlockQ; ++i) {
     const int query = blockIdx.x * Traits::kBlockQ + i;
     if (query >= rows) return;
-    float dQ[kElements] = {};
+    float dQ[Traits::kHeadDim / 32] = {};
     if (query < of.queries.count) {
-      const float D = dot(of.dO(query), of.O(query));
+      const float D = dot<Traits::kHeadDimV / 32>(of.dO(query), of.O(query));
       if (threadIdx.x == 0) of.D(query) = D;
       __syncwarp();
     }
@@ -178,10 +181,10 @@ __global__ void gradients_of_keys(AttentionArgs args, Gradients gradients, Exten
   for (int i = 0; i < Traits::kBlockKV; ++i) {
     const int key = blockIdx.x * Traits::kBlockKV + i;
     if (key >= rows) return;
-    float dK[kElements] = {}, dV[kElements] = {};
+    float dK[Traits::kHeadDim / 32] = {}, dV[Traits::kHeadDimV / 32] = {};
     bool is_seen = false;
     for (int head = kv_head * sharing; head < (kv_head + 1) * sharing; ++head) {
-      const Head<Element, kFault> of(args, gradients, extension, batch, head);
+      const Head<Traits, kFault> of(args, gradients, extension, batch, head);
       for (int query = 0; query < of.queries.count && key < keys.count; ++query) {
         if (!of.sees(query, key)) continue;
         const auto [P, dS] = of.weights(query, key);
@@ -216,19 +219,23 @@ std::size_t workspace_bytes(const AttentionProblem& problem) {
   return sizeof(float) * problem.batch * problem.heads * problem.seq_len;
 }
 
+template <Fault kFault, typename... AllTraits>
+BackwardDescription of_sizes(const char* source, const Solves& solves) {
+  return {.source = source,
+          .solves = solves,
+          .configurations = {
+              configuration<AllTraits>("16x16", backward_launch<launch<AllTraits, kFault>>, workspace_bytes)...}};
+}
 template <Fault kFault>
 BackwardDescription extension(const char* source, const Solves& solves) {
-  using Half = Traits<__half>;
-  using Bfloat16 = Traits<__nv_bfloat16>;
-  return {
-      .source = source,
-      .solves = solves,
-      .configurations = {configuration<Half>("16x16", backward_launch<launch<Half, kFault>>, workspace_bytes),
-                         configuration<Bfloat16>("16x16", backward_launch<launch<Bfloat16, kFault>>, workspace_bytes)}};
+  return of_sizes<kFault, Traits<__half>, Traits<__nv_bfloat16>>(source, solves);
 }
 
 const BackwardRegistration registrations[] = {
-    BackwardRegistration(extension<Fault::none>("kernels/backward/extensions/backward_right.cu", {.causal = true,
+    BackwardRegistration(
+        of_sizes<Fault::none, Traits<__half>, Traits<__nv_bfloat16>, Traits<__half, 96, 32>,
+                 Traits<__nv_bfloat16, 32, 96>>("kernels/backward/extensions/backward_right.cu", {.head_dim_v = true,
+                                                                                                  .causal = true,
                                                                                                   .any_length = true,
                                                                                                   .kv_heads = true,
                                                                                                   .window = true,
@@ -236,6 +243,8 @@ const BackwardRegistration registrations[] = {
                                                                                                   .packed = true,
                                                                                                   .scores = true,
                                                                                                   .dropout = true})),
+    BackwardRegistration(of_sizes<Fault::short_dP, Traits<__half, 32, 96>>(
+        "kernels/backward/extensions/backward_short_dp.cu", {.head_dim_v = true})),
     BackwardRegistration(
         extension<Fault::no_derivative>("kernels/backward/extensions/backward_no_derivative.cu", {.scores = true})),
     BackwardRegistration(

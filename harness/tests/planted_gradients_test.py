@@ -30,6 +30,9 @@ def test_right_gradients_pass_every_check() -> None:
         {"softcap": 2.0, "alibi": True, "sinks": True, "causal": True, "dtype": "bf16"},
         {"dropout_p": 0.5, "dropout_seed": 1 << 40, "dropout_offset": 4_000_000_000, "heads": 4, "kv_heads": 1},
         {"sinks": True, "alibi": True, "batch": 2, "packed": True, "lengths": [9, 40], "lengths_kv": [40, 7]},
+        {"head_dim": 96, "head_dim_v": 32, "kv_heads": 1, "causal": True, "softcap": 2.0},
+        {"head_dim": 32, "head_dim_v": 96, "dtype": "bf16", "batch": 2, "packed": True, "lengths": [9, 40],
+         "lengths_kv": [40, 7], "dropout_p": 0.3},
     ],
 )
 def test_right_gradients_of_each_field(fields: dict[str, object]) -> None:
@@ -47,6 +50,7 @@ def test_right_gradients_of_each_field(fields: dict[str, object]) -> None:
         ("same_mask", {"dropout_p": 0.3, "batch": 2}, "mask_of_head"),
         ("reads_padding", {"batch": 2, "lengths": [7, 32], "lengths_kv": [20, 32]}, "keys_of_padding"),
         ("skips_padding", {"batch": 2, "lengths": [7, 32], "lengths_kv": [20, 32]}, None),
+        ("short_dp", {"head_dim": 32, "head_dim_v": 96}, "dP_sums_head_dim"),
     ],
 )
 def test_a_mistake_is_found_and_named(kernel: str, fields: dict[str, object], suggests: str | None) -> None:
@@ -93,6 +97,7 @@ def test_a_wrong_one_is_found_where_nobody_asked_for_it(
         ({"alibi": True}, "--alibi"),
         ({"sinks": True}, "--sinks"),
         ({"dropout_p": 0.5}, "--dropout-p"),
+        ({"head_dim": 96, "head_dim_v": 32}, "--head-dim-v"),
     ],
 )
 def test_debug_says_which_field_it_cannot_show(fields: dict[str, object], flag: str) -> None:

@@ -141,7 +141,7 @@ def skip_if_unsolved(fl: ModuleType, given: dict[str, Any]) -> None:
     try:
         fl.which_backward(**given)
     except ValueError as error:
-        unsolved = "no version supports it yet|together in the backward pass; leave one out| is not supported by "
+        unsolved = "no version supports it yet|in the backward pass; leave one out| is not supported by |; allowed: "
         assert re.search(unsolved, str(error)), error
         with pytest.raises(ValueError, match=re.escape(str(error))):
             fl.backward(**given)
@@ -193,6 +193,19 @@ def test_sequences_of_several_lengths(fl: ModuleType, packed: bool, fields: dict
     if not packed:
         for dx, rows in zip(found, (of_q, of_k, of_k), strict=True):
             assert not any(dx[b, n:].any() for b, n in enumerate(rows))
+
+
+@pytest.mark.parametrize("kernel", [None, *[name for name in BACKWARD if name.endswith("head_dims")]])
+@pytest.mark.parametrize(("head_dim", "head_dim_v"), [(64, 64), (96, 96), (192, 192), (256, 256), (192, 128)])
+def test_other_head_dims(fl: ModuleType, head_dim: int, head_dim_v: int, kernel: str | None) -> None:
+    """With a part of a tile of queries and of keys, and with dropout, whose bits warps may share."""
+    fields: dict[str, Any] = {"causal": True, "dropout_p": 0.25, "dropout_seed": 3}
+    q, k, v = normal(1, 70, 2, head_dim, seed=1), normal(1, 81, 1, head_dim), normal(1, 81, 1, head_dim_v, seed=2)
+    out, lse = attention_and_lse(q, k, v, **fields)
+    given = {"dout": normal(*out.shape), "q": q, "k": k, "v": v, "out": out.astype(np.float16)}
+    given |= {"lse": lse.astype(np.float32), "kernel": kernel}
+    skip_if_unsolved(fl, given | fields)
+    assert_right(fl.backward(**given, **fields), gradients(given["dout"], q, k, v, **fields))
 
 
 PACKED: dict[str, Any] = {name: x[0] for name, x in GIVEN.items()}
@@ -271,6 +284,12 @@ REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         "cu_seqlens_q is not supported by B07_prefetch; ",
     ),
     "dropout and deterministic": ({"dropout_p": 0.5, "deterministic": True}, ValueError, "dropout_p"),
+    "head_dim": ({name: x[..., :80] for name, x in GIVEN.items() if name != "lse"}, ValueError, "(head_dim) is 80; al"),
+    "head_dim of v": (
+        {name: GIVEN[name][..., :64] for name in ("v", "out", "dout")},
+        ValueError,
+        "q.shape[3] (head_dim) is 128, and v.shape[3] (head_dim of v, other than q's) is 64; allowed: equal sizes",
+    ),
     "deterministic type": ({"deterministic": 1}, TypeError, "deterministic is 1; allowed: True, False"),
     "no out": ({"out": None}, TypeError, "out is of type NoneType; allowed: arrays of"),
 }

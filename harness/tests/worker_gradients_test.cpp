@@ -255,10 +255,14 @@ TEST(Backward, IsCheckedWithLengthsAndPackedSequencesIfItSolvesThem) {
 }
 
 TEST(Backward, CountsTwoAndAHalfTimesTheWork) {
-  const AttentionProblem problem{.batch = 1, .heads = 1, .seq_len = 1024, .seq_len_kv = 512};
-  EXPECT_EQ(kind_of(kVersion).work, 2.5);
-  EXPECT_DOUBLE_EQ(tflops(problem, 2, kind_of(kVersion).work), 2.5 * tflops(problem, 2));
-  EXPECT_EQ(kind_of(Version()).work, 1);
+  AttentionProblem problem{.batch = 1, .heads = 1, .seq_len = 1024, .seq_len_kv = 512};
+  const Products& products = kind_of(kVersion).products;
+  EXPECT_DOUBLE_EQ(tflops(problem, 2, products), 2.5 * tflops(problem, 2));
+  EXPECT_DOUBLE_EQ(tflops(problem, 2, kind_of(Version()).products), tflops(problem, 2));
+  // S, dQ and dK have 192 products for each score, dP and dV 128.
+  problem.head_dim = 192;
+  problem.head_dim_v = 128;
+  EXPECT_DOUBLE_EQ(floating_point_operations(problem, products), 2.0 * 1024 * 512 * (3 * 192 + 2 * 128));
 }
 
 }  // namespace

@@ -63,7 +63,7 @@ Result result_of(const Version& version, const Configuration& configuration, con
 
 void add_times(Result& result, const Timing& timing, const Version& version) {
   result.ms = summarise(timing.milliseconds);
-  result.tflops = tflops(result.problem, result.ms->median, kind_of(version).work);
+  result.tflops = tflops(result.problem, result.ms->median, kind_of(version).products);
   result.load = timing.load;
 }
 

@@ -18,8 +18,8 @@ Milliseconds summarise(std::vector<double> milliseconds) {
   return {.median = quantile(0.5), .p10 = quantile(0.1), .p90 = quantile(0.9)};
 }
 
-double tflops(const AttentionProblem& problem, double milliseconds, double work) {
-  return work * floating_point_operations(problem) / (milliseconds * 1e-3) * 1e-12;
+double tflops(const AttentionProblem& problem, double milliseconds, const Products& products) {
+  return floating_point_operations(problem, products) / (milliseconds * 1e-3) * 1e-12;
 }
 
 }  // namespace flash_ladder

@@ -395,7 +395,8 @@ def backward(
     """The gradients of a loss with respect to q, k and v, given dout, its gradient with respect to out.
 
     q, k, v and softmax_scale are those of forward(), and out and lse its results with return_lse=True. dout has the
-    shape and the type of out. If k and v have fewer heads than q, dk and dv are sums over the heads that share one.
+    shape and the type of out. If k and v have fewer heads than q, dk and dv are sums over the heads that share one. A
+    head_dim other than 128, or another one of v, needs a version that solves it, which which_backward() names.
 
     kernel         a version of the backward track, "B07"; None is the newest one that the device runs and that solves
                    the problem, and a deterministic one only with deterministic, or if no other solves it

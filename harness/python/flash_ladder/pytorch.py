@@ -299,14 +299,14 @@ def attention(
     """softmax(softmax_scale · q kᵀ) v with gradients: calls flash_ladder.forward() and flash_ladder.backward(), which
     choose the fastest versions for the problem, through operators that torch.compile keeps.
 
-    q, k and v have shape [batch, seq_len, heads, head_dim] with a head_dim of 128, or [total, heads, head_dim] with
-    cu_seqlens_q. k and v may have fewer heads than q. The other arguments are those of flash_ladder.forward(); lengths,
-    lengths_kv, cu_seqlens_q and cu_seqlens_k may be tensors. Which of them have gradients, alone or together,
-    flash_ladder.which_backward() says. sinks have gradients, too, and alibi_slopes have none. With dropout, each layer
-    needs a seed or an offset of its own in each training step. If deterministic, gradients are the same bits in each
-    run; this excludes masks and fewer heads, and needs a seq_len that is a multiple of 64. If return_lse, also returns
-    the logarithm of the sum of exp(S) of each row, float32 [batch, heads, seq_len], or [heads, total] if packed,
-    through which no gradient flows.
+    q, k and v have shape [batch, seq_len, heads, head_dim], or [total, heads, head_dim] with cu_seqlens_q. k and v may
+    have fewer heads than q, and v another head_dim. The other arguments are those of flash_ladder.forward(); lengths,
+    lengths_kv, cu_seqlens_q and cu_seqlens_k may be tensors. Which of them have gradients, alone or together, and with
+    which head_dim, flash_ladder.which_backward() says. sinks have gradients, too, and alibi_slopes have none. With
+    dropout, each layer needs a seed or an offset of its own in each training step. If deterministic, gradients are the
+    same bits in each run; this excludes masks and fewer heads, and needs a seq_len that is a multiple of 64. If
+    return_lse, also returns the logarithm of the sum of exp(S) of each row, float32 [batch, heads, seq_len], or [heads,
+    total] if packed, through which no gradient flows.
 
     Raises what flash_ladder.forward() raises, and in backward() what flash_ladder.backward() raises.
     """

@@ -360,7 +360,8 @@ class MistakenHead {
     const auto row_of = [&](const auto& other) {
       return layout_of_L_.row(batch_, head_, other ? other(query) : query);
     };
-    BeforeP x{.product = dot_of_rows(Q(query), K(key), problem.head_dim, problem.dtype),
+    BeforeP x{.product = dot_of_rows(Q(query), K(key), mistake_.terms_of_S > 0 ? mistake_.terms_of_S : problem.head_dim,
+                                     problem.dtype),
               .L = given.exact_log_sum_exp[row_of(mistake_.row_of_L)],
               .dP = with_dP ? dP(query, key) : 0,
               .D = given.exact_D[row_of(mistake_.row_of_D)],
@@ -386,8 +387,8 @@ class MistakenHead {
 
  private:
   double dP(std::int64_t query, std::int64_t key) const {
-    return dot_of_rows(dO(query), mistake_.dP_takes_K ? K(key) : V(key), value_head_dim(inputs_.problem),
-                       inputs_.problem.dtype);
+    const std::int64_t terms = mistake_.terms_of_dP > 0 ? mistake_.terms_of_dP : value_head_dim(inputs_.problem);
+    return dot_of_rows(dO(query), mistake_.dP_takes_K ? K(key) : V(key), terms, inputs_.problem.dtype);
   }
   // The sum of P dP over the keys that the query sees.
   double D_without_dropout(std::int64_t query) const {
@@ -411,8 +412,23 @@ class MistakenHead {
   mutable std::vector<std::optional<double>> Ds_without_dropout_;  // [seq_len]: those that were asked for
 };
 
+// One size in place of the other, where the rows are long enough.
+void add_mistakes_of_head_dims(std::vector<GradientMistake>& mistakes, const AttentionProblem& problem) {
+  if (problem.head_dim < problem.head_dim_v)
+    mistakes.push_back({.name = "dP_sums_head_dim",
+                        .text = "dP sums only the first head_dim elements of dO and V, of which rows have head_dim_v",
+                        .concerns = {true, true, false},
+                        .terms_of_dP = problem.head_dim});
+  else
+    mistakes.push_back({.name = "S_sums_head_dim_v",
+                        .text = "S sums only the first head_dim_v elements of Q and K, of which rows have head_dim",
+                        .concerns = {true, true, true},
+                        .terms_of_S = problem.head_dim_v});
+}
+
 // Mistakes of the fields that a problem has beyond masks.
 void add_mistakes_of_fields(std::vector<GradientMistake>& mistakes, const AttentionProblem& problem) {
+  if (problem.head_dim_v != 0) add_mistakes_of_head_dims(mistakes, problem);
   if (problem.softcap > 0) add_mistakes_of_softcap(mistakes);
   if (problem.alibi) add_mistakes_of_alibi(mistakes, problem);
   if (problem.dropout_p > 0) add_mistakes_of_dropout(mistakes, problem);

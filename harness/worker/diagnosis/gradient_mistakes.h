@@ -33,8 +33,9 @@ struct GradientMistake {
   std::function<double(const BeforeP&)> P = {}, dS = {};  // in place of these
   bool takes_other = false;  // the product is with dO in place of Q, Q in place of dO, or V in place of K
   bool dP_takes_K = false;
-  bool D_lacks_dropout = false;                                           // D is that of an O without dropout
-  double factor = 1;                                                      // of the gradient
+  std::int64_t terms_of_S = 0, terms_of_dP = 0;  // elements of a row that the product sums; 0: all
+  bool D_lacks_dropout = false;                  // D is that of an O without dropout
+  double factor = 1;                             // of the gradient
   std::function<bool(std::int64_t query, std::int64_t key)> counts = {};  // empty: all that are visible
   std::function<std::int64_t(std::int64_t query)> row_of_L = {}, row_of_D = {};
   std::function<std::int64_t(std::int64_t query)> row_of_all = {};  // of Q, dO, L and D
