@@ -30,9 +30,23 @@ constexpr int kMostLinesInADiff = 60;  // to add, and as many to remove
 // Their step from the version before may be larger; 17 begins the Hopper track, D02 adds a second kernel, and in fp8
 // everything has a different layout. B02 and B03 are to the backward track what 03 and 04 are to the ladder, B09 moves dQ to a
 // kernel of its own, and B10 begins Hopper's part. D15 removes a kernel, the workspace, and the line that shares are cut from. In
-// head_dims, each size that was one number becomes two, that of Q and K and that of V and O.
-const std::set<std::string> kReplaceStructure = {"02",  "03",  "04",  "17",  "B02", "B03",       "B09",
-                                                 "B10", "D02", "D03", "D15", "fp8", "head_dims", "hopper_head_dims"};
+// head_dims, each size that was one number becomes two, that of Q and K and that of V and O; in backward_head_dims, that of the
+// queries of a tile, too.
+const std::set<std::string> kReplaceStructure = {"02",
+                                                 "03",
+                                                 "04",
+                                                 "17",
+                                                 "B02",
+                                                 "B03",
+                                                 "B09",
+                                                 "B10",
+                                                 "D02",
+                                                 "D03",
+                                                 "D15",
+                                                 "fp8",
+                                                 "head_dims",
+                                                 "hopper_head_dims",
+                                                 "backward_head_dims"};
 
 std::filesystem::path path_of(const Version& version) {
   return std::filesystem::path(FLASH_LADDER_SOURCE_DIR) / version.source;

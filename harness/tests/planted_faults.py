@@ -3680,6 +3680,93 @@ FAULTS += [
         "dS to shared memory + 6",
     ),
     Fault(
+        "rows of 192 bytes are swizzled like others where fragments are read",
+        "backward_head_dims",
+        "The same for a fragment",
+        "kSwizzled<kRowSize> * kChunk",
+        "8 * kChunk",
+        head_dim=96,
+    ),
+    Fault(
+        "a thread copies the first chunk of its share of a row only",
+        "backward_head_dims",
+        "Starts copying kRows rows",
+        "j < kRowSize;",
+        "j < kLanes<kRowSize> * kChunk;",
+        finding="uninitialised_read",
+        at="A = X[16 rows] + 4",
+        head_dim=96,
+    ),
+    Fault(
+        "both warps sum the same columns",
+        "backward_head_dims",
+        "B = X[16 rows]",
+        "part * 16 + lane_id / 16 * 8",
+        "0 * part + lane_id / 16 * 8",
+        head_dim=192,
+    ),
+    Fault(
+        "P and dS of the first half of the queries take the place of the second",
+        "backward_head_dims",
+        "Loads P or dS of",
+        "mma_k / kPerPart *",
+        "0 * (mma_k / kPerPart) *",
+        head_dim=256,
+    ),
+    Fault(
+        "P and dS of the other warp may be incomplete",
+        "backward_head_dims",
+        "P and dS of the other queries are complete",
+        "__syncthreads();",
+        "                ",
+        finding="race",
+        at="A = X[16 rows] + 4",
+        head_dim=256,
+    ),
+    Fault(
+        "D sums as many elements as a row of Q has",
+        "backward_head_dims",
+        "D = rowsum(dO ∘ O)",
+        "col < Traits::kHeadDimV;",
+        "col < Traits::kHeadDim;",
+        head_dim=192,
+        head_dim_v=128,
+    ),
+    Fault(
+        "the two warps add to each other's columns of dQ",
+        "backward_head_dims",
+        "[heads][rows / 16][mma_n][D][32]: the sums of dQ, from",
+        "part * (2 * 4 * 32)",
+        "(1 - part) * (2 * 4 * 32)",
+        head_dim=192,
+    ),
+    Fault(
+        "both warps hide the keys of the first half of the queries",
+        "backward_head_dims",
+        "Hide the keys outside",
+        "warp_query + mma_n * 8",
+        "mma_n * 8",
+        head_dim=192,
+    ),
+    Fault(
+        "both warps have the random bits of the first half of the queries",
+        "backward_head_dims",
+        "The random bits of this warp's keys",
+        "q_row + warp_query + query",
+        "q_row + query",
+        head_dim=192,
+    ),
+    Fault(
+        "both warps have the random bits in one place",
+        "backward_head_dims",
+        "The random bits of this warp's keys",
+        "dS_smem[warp_part * kQueries]",
+        "dS_smem[warp_row * kQueries]",
+        finding="race",
+        at="The random bits of this warp's keys + 5",
+        head_dim=192,
+    ),
+    Fault(
         "dQ takes dS and K as if they were K-major",
         "B10_wgmma",
         "Starts dQ = dS K",
@@ -4734,8 +4821,8 @@ def first_configuration(text: str, head_dim: int | None, head_dim_v: int | None)
     each = re.findall(r"configuration<.*?>\(.*?\)(?=,\s|$)", text, flags=re.DOTALL)
     if head_dim is None:
         return each[0]
-    end = "" if head_dim_v is None else rf"[\d, ]*, {head_dim_v}>>"
-    return next(one for one in each if re.match(rf"configuration<Traits<\w+, {head_dim}, {end}", one))
+    end = "[,>]" if head_dim_v is None else rf"(, \d+)*, {head_dim_v}>>"
+    return next(one for one in each if re.match(rf"configuration<Traits<\w+, {head_dim}{end}", one))
 
 
 def lines_of(source: Path, place: str) -> range:

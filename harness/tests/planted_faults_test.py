@@ -26,6 +26,7 @@ SHOWN_IN: dict[str, dict[str, Any]] = {
         "causal": True, "batch": 2, "seq_len": 200, "kv_heads": 1, "dropout_p": 0.3, "dropout_seed": 1 << 40,
         "dropout_offset": 7,
     },
+    "_head_dims": {"causal": True, "seq_len": 200, "kv_heads": 1, "dropout_p": 0.3},
 }  # fmt: skip
 KERNELS = Path(__file__).resolve().parents[2] / "kernels"
 
@@ -60,7 +61,7 @@ def test_fault_is_caught(fault: Fault) -> None:
         {"only_requested_problem": True},
         {},
     ):
-        result = run_worker("harness-worker-faults", **request, **more)
+        result = run_worker("harness-worker-faults", **(request | more))
         if is_found(fault, result):
             assert_first(fault, result)
             return
@@ -70,7 +71,8 @@ def test_fault_is_caught(fault: Fault) -> None:
 def problem_of(fault: Fault) -> dict[str, Any] | None:
     """That of SHOWN_IN."""
     fields = next((more for end, more in SHOWN_IN.items() if fault.is_backward and fault.kernel.endswith(end)), None)
-    return None if fields is None else FORWARD | {"head_dim": 128} | fields
+    sizes = {"head_dim": fault.head_dim or 128} | ({"head_dim_v": fault.head_dim_v} if fault.head_dim_v else {})
+    return None if fields is None else FORWARD | sizes | fields
 
 
 def wrong_in_its_problem(fault: Fault, request: dict[str, Any]) -> dict[str, Any] | None:
@@ -78,7 +80,7 @@ def wrong_in_its_problem(fault: Fault, request: dict[str, Any]) -> dict[str, Any
     problem = problem_of(fault)
     if problem is None:
         return None
-    result = run_worker("harness-worker-faults", **request, problem=problem, only_requested_problem=True)
+    result = run_worker("harness-worker-faults", **(request | {"problem": problem, "only_requested_problem": True}))
     if result["status"] != "wrong" or result["findings"] or "diagnosis" not in result:
         return None
     try:

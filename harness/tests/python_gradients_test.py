@@ -284,6 +284,11 @@ REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         "cu_seqlens_q is not supported by B07_prefetch; ",
     ),
     "dropout and deterministic": ({"dropout_p": 0.5, "deterministic": True}, ValueError, "dropout_p"),
+    "head_dim and deterministic": (
+        {name: x[..., :64] for name, x in GIVEN.items() if name != "lse"} | {"deterministic": True},
+        ValueError,
+        "no deterministic version supports q.shape[3] (head_dim) 64; leave deterministic out",
+    ),
     "head_dim": ({name: x[..., :80] for name, x in GIVEN.items() if name != "lse"}, ValueError, "(head_dim) is 80; al"),
     "head_dim of v": (
         {name: GIVEN[name][..., :64] for name in ("v", "out", "dout")},

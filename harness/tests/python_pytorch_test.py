@@ -288,6 +288,21 @@ def test_attention_in_a_window(operator: Callable[..., Any], compiled: bool) -> 
             assert (x.grad.double() - expected).abs().max() < 4e-3 * expected.abs().max()
 
 
+@pytest.mark.parametrize(("head_dim", "head_dim_v"), [(64, 64), (192, 128)])
+def test_attention_with_other_head_dims(operator: Callable[..., Any], head_dim: int, head_dim_v: int) -> None:
+    del operator
+    from flash_ladder.pytorch import attention
+
+    k, v = normal(1, 70, 1, head_dim, seed=4), normal(1, 70, 1, head_dim_v, seed=5)
+    given = [normal(1, 40, 2, head_dim, seed=3), k, v]
+    arrays = [x.clone().requires_grad_() for x in given]
+    out = attention(*arrays, causal=True)
+    dout = normal(*out.shape, seed=6)
+    out.backward(dout)
+    expected = expected_gradients(dout, *given, scale=head_dim**-0.5, causal=True)
+    assert_right([x.grad for x in arrays], expected)
+
+
 def test_a_window_that_is_none_is_refused(operator: Callable[..., Any]) -> None:
     del operator
     from flash_ladder.pytorch import attention
