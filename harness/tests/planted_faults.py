@@ -3415,11 +3415,11 @@ FAULTS += [
         head_dim=96,
     ),
     Fault(
-        "dP sums as many products as S",
+        "S sums as few products as dP",
         "backward_hopper_head_dims",
         "Sᵀ = K Qᵀ, and dPᵀ = V dOᵀ.",
-        "start_S<Traits, kHeadDimV>",
-        "start_S<Traits, kHeadDim>",
+        "start_S<Traits, kHeadDim>(S_rmem",
+        "start_S<Traits, kHeadDimV>(S_rmem",
         head_dim=96,
         head_dim_v=64,
     ),
@@ -3444,11 +3444,11 @@ FAULTS += [
         head_dim_v=64,
     ),
     Fault(
-        "convert_dQ has the threads for rows of 128 elements",
+        "convert_dQ has the threads for rows of 64 elements",
         "backward_hopper_head_dims",
         "More than 48 KB of shared memory has to be requested",
         "Traits::kdQThreads",
-        "kNumThreads",
+        "Traits::kSumsThreads",
         head_dim=96,
     ),
     Fault(
@@ -4833,8 +4833,8 @@ def broken(fault: Fault, source: Path) -> str:
     text = text.replace(".source = __FILE__", f'.source = "kernels/extensions/{fault.version}.cu"')
     # One configuration is enough, and compiles in a fraction of the time.
     text = re.sub(
-        r"(?<=\.configurations = \{)configuration<.*?(?=\},\n\}\);)",
-        lambda all_of_them: first_configuration(all_of_them[0], fault.head_dim, fault.head_dim_v),
+        r"(\.configurations =[^{]*\{)(configuration<.*?)(?=\},\n\}\);)",
+        lambda found: found[1] + first_configuration(found[2], fault.head_dim, fault.head_dim_v),
         text,
         flags=re.DOTALL,
     )
@@ -4846,8 +4846,8 @@ def first_configuration(text: str, head_dim: int | None, head_dim_v: int | None)
     each = re.findall(r"configuration<.*?>\(.*?\)(?=,\s|$)", text, flags=re.DOTALL)
     if head_dim is None:
         return each[0]
-    end = "" if head_dim_v is None else rf"[\d, ]*, {head_dim_v}>>"
-    return next(one for one in each if re.match(rf"configuration<Traits<\w+, {head_dim}, {end}", one))
+    end = "[,>]" if head_dim_v is None else rf"(, \d+)*, {head_dim_v}>>"
+    return next(one for one in each if re.match(rf"configuration<Traits<\w+, {head_dim}{end}", one))
 
 
 def lines_of(source: Path, place: str) -> range:

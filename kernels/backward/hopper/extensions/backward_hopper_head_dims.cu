@@ -122,7 +122,7 @@ __device__ inline float exp_approx(float x) { return exp2_approx(x * kLog2e); }
 
 // The offset of element (row, col) of a tile of kRows rows in shared memory, counted in elements from the start of the
 // tile, [parts][kRows][kCols]. The XOR is the swizzle of 128 bytes if kCols is 64; hopper/gradient_head_dims.h has the others.
-template <int kRows, int kCols>
+template <int kRows, int kCols = 64>
 __device__ int smem_offset(int row, int col) {
   constexpr int kChunk = 8, kChunks = kCols / kChunk;  // the XOR permutes a row's chunks of 16 bytes
   const int chunk = ((col / kChunk) ^ (row / (8 / kChunks))) % kChunks;
@@ -480,7 +480,7 @@ __global__ void __launch_bounds__(Traits::kNumThreads)
     for (int mma_k = 0; mma_k < kBlockQ / 16; ++mma_k) {
       // Lanes 0–7 supply the addresses of keys 0–7 at the lower eight queries, lanes 8–15 of keys 8–15, and so on.
       const int key = warp_row + threadIdx.x % 16, query = mma_k * 16 + threadIdx.x % 32 / 16 * 8;
-      stmatrix_x4(&dS[smem_offset<kBlockKV, 64>(key, query)], dS_rmem[mma_k][0], dS_rmem[mma_k][1], dS_rmem[mma_k][2],
+      stmatrix_x4(&dS[smem_offset<kBlockKV>(key, query)], dS_rmem[mma_k][0], dS_rmem[mma_k][1], dS_rmem[mma_k][2],
                   dS_rmem[mma_k][3]);
     }
     fence_proxy_async();  // the tensor cores are about to read dS

@@ -33,7 +33,7 @@ struct Traits {
   static constexpr int kBlockQ = 64;                                  // query rows per iteration
   static constexpr int kSplit = kHeadDim_ > 128 ? 2 : 1;              // warpgroups that own the same keys
   static constexpr int kBlockKV = 128 / kSplit;                       // keys and values per CTA
-  static constexpr int kQueries = 64 / kSplit;                        // of which a warpgroup computes S and dP
+  static constexpr int kQueries = kBlockQ / kSplit;                   // of which a warpgroup computes S and dP
   static constexpr int kStages = 2;                                   // buffers for tiles of Q, dO and dS
   static constexpr int kHeadDim = kHeadDim_, kHeadDimV = kHeadDimV_;  // elements in a row of Q and K, and of V and O
   static constexpr int kCols = columns_of_parts(kHeadDim / 2);        // in a part of a tile of Q, K, V or dO
