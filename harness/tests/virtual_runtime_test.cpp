@@ -608,36 +608,6 @@ TEST(VirtualRuntime, AFunctionOfTheHostMayWaitForAThreadThatCallsCuda) {
   take_findings();
 }
 
-// Each used to be remembered with all of its predecessors: here, several gigabytes.
-TEST(VirtualRuntime, StreamsThatHaveEndedAreForgotten) {
-  void* device = nullptr;
-  ASSERT_EQ(cudaMalloc(&device, 8), cudaSuccess);
-  for (int i = 0; i < 20'000; ++i) {
-    cudaStream_t stream = nullptr;
-    ASSERT_EQ(cudaStreamCreate(&stream), cudaSuccess);
-    ASSERT_EQ(cudaMemsetAsync(device, 1, 4, stream), cudaSuccess);
-    ASSERT_EQ(cudaMemset(device, 2, 4), cudaSuccess);
-    ASSERT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
-    ASSERT_EQ(cudaStreamDestroy(stream), cudaSuccess);
-  }
-  EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
-  EXPECT_EQ(take_findings().total, 0);
-
-  // This one's work is still in flight.
-  cudaStream_t ended = nullptr, other = nullptr;
-  ASSERT_EQ(cudaStreamCreateWithFlags(&ended, cudaStreamNonBlocking), cudaSuccess);
-  ASSERT_EQ(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking), cudaSuccess);
-  EXPECT_EQ(cudaMemsetAsync(device, 3, 4, ended), cudaSuccess);
-  EXPECT_EQ(cudaStreamDestroy(ended), cudaSuccess);
-  EXPECT_EQ(cudaMemsetAsync(device, 4, 4, other), cudaSuccess);
-  const Findings taken = take_findings();
-  ASSERT_EQ(taken.total, 1);
-  EXPECT_EQ(taken.kept[0].kind, FindingKind::race);
-  EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
-  EXPECT_EQ(cudaStreamDestroy(other), cudaSuccess);
-  EXPECT_EQ(cudaFree(device), cudaSuccess);
-}
-
 TEST(VirtualRuntime, AGraphDoesAgainWhatWasCaptured) {
   cudaStream_t stream = nullptr, other = nullptr;
   cudaEvent_t fork = nullptr, join = nullptr;
