@@ -8,7 +8,7 @@
 namespace flash_ladder::emulator::runtime {
 namespace {
 
-// Each used to be remembered with all of its predecessors: here, several gigabytes.
+// Each used to be remembered with all of its predecessors, and the loop took more than 100 s instead of less than one.
 TEST(VirtualStreams, StreamsThatHaveEndedAreForgotten) {
   void* device = nullptr;
   ASSERT_EQ(cudaMalloc(&device, 8), cudaSuccess);

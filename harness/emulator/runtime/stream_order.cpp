@@ -29,6 +29,12 @@ const char* does(const std::string& what, bool writes) {
 
 Address page_of(Address address) { return address / kPage * kPage; }
 
+// Whether the first `number` pieces of the stream's work are done.
+bool knows(const StreamClock& clock, cudaStream_t stream, std::uint64_t number) {
+  const auto found = clock.find(stream);
+  return found != clock.end() && number <= found->second;
+}
+
 }  // namespace
 
 void join(StreamClock& clock, const StreamClock& other) {
@@ -80,31 +86,24 @@ std::string StreamOrder::asked_for(const Work& work) {
   return position.empty() ? "" : "; " + work.what + " was requested at " + to_string(position);
 }
 
-bool StreamOrder::known(const StreamClock& clock, const Work& work) const {
-  const auto found = clock.find(work.stream);
-  return found != clock.end() && work.number <= found->second;
-}
+bool StreamOrder::known(const StreamClock& clock, const Work& work) { return knows(clock, work.stream, work.number); }
 
 void StreamOrder::forget_what_the_host_knows() {
   std::erase_if(done_, [&](const Work& work) { return known(host_, work); });
   forget_ended_streams();
 }
 
-bool StreamOrder::is_forgotten_or_known_to_host(const std::pair<const cudaStream_t, std::uint64_t>& entry) const {
-  const auto& [stream, number] = entry;
-  const auto found = host_.find(stream);
-  return (found != host_.end() && number <= found->second) || !streams_.contains(stream);
-}
-
 // All work that begins later comes after what the host knows. So an ended stream that knows no more than the host does not
 // order anything. Without this, each launch of a program with a stream per launch would take longer than the one before.
 void StreamOrder::forget_ended_streams() {
+  const auto host_knows = [&](const auto& entry) {
+    const auto& [stream, number] = entry;
+    const bool is_forgotten = !streams_.contains(stream);  // events may still name it
+    return is_forgotten || knows(host_, stream, number);
+  };
   std::vector<cudaStream_t> forgotten;
-  for (const auto& [stream, state] : streams_) {
-    if (state.has_ended &&
-        std::ranges::all_of(state.clock, [&](const auto& entry) { return is_forgotten_or_known_to_host(entry); }))
-      forgotten.push_back(stream);
-  }
+  for (const auto& [stream, state] : streams_)
+    if (state.has_ended && std::ranges::all_of(state.clock, host_knows)) forgotten.push_back(stream);
   for (cudaStream_t stream : forgotten) {
     streams_.erase(stream);
     host_.erase(stream);

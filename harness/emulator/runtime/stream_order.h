@@ -72,9 +72,8 @@ class StreamOrder {
     HostPlace place;
     std::vector<UsedMemory> ranges;
   };
-  bool known(const StreamClock& clock, const Work& work) const;
+  static bool known(const StreamClock& clock, const Work& work);
   static std::string asked_for(const Work& work);
-  bool is_forgotten_or_known_to_host(const std::pair<const cudaStream_t, std::uint64_t>& entry) const;
   void forget_what_the_host_knows();
   void forget_ended_streams();
   std::string name_of(cudaStream_t stream) const;
